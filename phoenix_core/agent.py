@@ -1,0 +1,244 @@
+"""The agent of one node: starts its workers, sees them end or stop, and relays their words.
+
+It imports no torch and decides nothing. Its workers die with it, and it ends its workers when the
+coordinator is gone: a node that nobody leads must not go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phoenix_core.events import EventWriter
+from phoenix_core.settings import Detection
+from phoenix_core.wire import LINE_LIMIT, die_with_parent, encode, messages
+
+CHECK_S = 0.05
+LAST_WORDS_S = 0.05
+"""How long an ended worker's socket is read on; a forked child of it may hold it open for ever."""
+
+
+@dataclass
+class Process:
+    worker: str
+    popen: subprocess.Popen[bytes]
+    pidfd: int
+    writer: asyncio.StreamWriter
+    heard_at: float | None = None
+    stopped_since: float | None = None
+    suspected: bool = False
+    leaving: bool = False
+    relay: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    node: str
+    coordinator: tuple[str, int]
+    store: tuple[str, int]
+    token: str
+    command: tuple[str, ...]
+    run_dir: str | None
+    address: str
+    world_size: int
+    local_world_size: int
+    detection: Detection
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> AgentConfig:
+        converted: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        converted["detection"] = Detection(**data["detection"])
+        return AgentConfig(**converted)
+
+
+def process_state(pid: int) -> str:
+    """The kernel's one-letter state (R, S, D, T, ...); empty where the process is gone."""
+    return _stat(pid)[0] if _stat(pid) else ""
+
+
+def start_ticks(pid: int) -> int:
+    """When the process started, in clock ticks since boot: with the pid it names a process for good."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        # The command's name, in parentheses, may hold anything: the fields begin after the last one.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+class Agent:
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        run_dir = Path(config.run_dir) if config.run_dir else None
+        self.events = EventWriter(
+            run_dir / "events" / f"agent-{config.node}.jsonl" if run_dir else None, node=config.node
+        )
+        self.logs = run_dir / "logs" if run_dir else None
+        self._processes: dict[str, Process] = {}
+        self._upward: asyncio.StreamWriter | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serve until the coordinator says so or is gone; no worker is left afterwards."""
+        reader, self._upward = await asyncio.open_connection(*self.config.coordinator, limit=LINE_LIMIT)
+        self._send({"op": "hello", "node": self.config.node, "token": self.config.token})
+        checks = asyncio.create_task(self._check_forever())
+        async for message in messages(reader):
+            if message["op"] == "end":
+                break
+            await self._command(message)
+        checks.cancel()
+        for process in self._processes.values():
+            process.popen.kill()
+        for process in self._processes.values():
+            self._record_exit(process, process.popen.wait())
+
+    async def _command(self, message: dict[str, Any]) -> None:
+        match message["op"]:
+            case "spawn":
+                await self._spawn(message["worker"])
+            case "kill":
+                process = self._processes.get(message["worker"])
+                if process is not None:
+                    process.popen.kill()
+            case _:
+                process = self._processes.get(message.get("to", ""))
+                if process is not None and not process.writer.is_closing():
+                    process.writer.write(encode(message))
+
+    async def _spawn(self, worker: str) -> None:
+        ours, theirs = socket.socketpair()
+        output: Any = None
+        if self.logs is not None:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            output = (self.logs / f"{worker}.log").open("ab")
+        popen = subprocess.Popen(
+            self.config.command,
+            env=self._environment(worker, theirs.fileno()),
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output is not None else None,
+            preexec_fn=die_with_parent(),
+        )
+        theirs.close()
+        if output is not None:
+            output.close()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_LIMIT)
+        process = Process(worker=worker, popen=popen, pidfd=os.pidfd_open(popen.pid), writer=writer)
+        self._processes[worker] = process
+        self.events.emit("worker_spawned", worker=worker, pid=popen.pid, start_ticks=start_ticks(popen.pid))
+        asyncio.get_running_loop().add_reader(process.pidfd, self._exited, process)
+        process.relay = self._task(self._relay(process, reader))
+
+    def _environment(self, worker: str, control_fd: int) -> dict[str, str]:
+        config = self.config
+        ours = {
+            "PHOENIX_WORKER": worker,
+            "PHOENIX_NODE": config.node,
+            "PHOENIX_CONTROL_FD": str(control_fd),
+            "PHOENIX_STORE": f"{config.store[0]}:{config.store[1]}",
+            "PHOENIX_TOKEN": config.token,
+            "PHOENIX_ADDRESS": config.address,
+            "PHOENIX_HEARTBEAT_S": str(config.detection.heartbeat_s),
+            "WORLD_SIZE": str(config.world_size),
+            "LOCAL_WORLD_SIZE": str(config.local_world_size),
+            "MASTER_ADDR": config.store[0],
+            "MASTER_PORT": str(config.store[1]),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if config.run_dir:
+            ours["PHOENIX_RUN_DIR"] = config.run_dir
+        # As torchrun does: several ranks share a machine, each takes one core unless told otherwise.
+        return {"OMP_NUM_THREADS": "1", **os.environ, **ours}
+
+    async def _relay(self, process: Process, reader: asyncio.StreamReader) -> None:
+        async for message in messages(reader):
+            process.leaving = process.leaving or message["op"] == "leaving"
+            process.heard_at = None if process.leaving else time.monotonic()
+            self._send({**message, "worker": process.worker})
+
+    def _exited(self, process: Process) -> None:
+        asyncio.get_running_loop().remove_reader(process.pidfd)
+        os.close(process.pidfd)
+        del self._processes[process.worker]
+        self._task(self._report_exit(process, process.popen.wait()))
+
+    async def _report_exit(self, process: Process, code: int) -> None:
+        """Its last words first: they may still lie in the socket."""
+        if process.relay is not None:
+            await asyncio.wait({process.relay}, timeout=LAST_WORDS_S)
+        process.writer.close()
+        self._send({"op": "exited", "worker": process.worker, "code": code})
+        self._record_exit(process, code)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)  # the loop itself holds tasks only weakly
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _record_exit(self, process: Process, code: int) -> None:
+        self.events.emit("worker_exited", worker=process.worker, pid=process.popen.pid, code=code)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._upward is not None and not self._upward.is_closing():
+            self._upward.write(encode(message))
+
+    # ---------------------------------------------------------------- live processes that do not run
+
+    async def _check_forever(self) -> None:
+        previous = time.monotonic()
+        while True:
+            await asyncio.sleep(CHECK_S)
+            now = time.monotonic()
+            if now - previous > 10 * CHECK_S:
+                # This agent itself was not scheduled: what it did not hear meanwhile proves nothing.
+                for process in self._processes.values():
+                    process.heard_at = now if process.heard_at is not None else None
+            previous = now
+            for process in self._processes.values():
+                self._check(process, now)
+
+    def _check(self, process: Process, now: float) -> None:
+        detection = self.config.detection
+        if process_state(process.popen.pid) == "T":
+            process.stopped_since = process.stopped_since or now
+            if now - process.stopped_since >= detection.stopped_s:
+                self._suspect(process, "stopped", f"process {process.popen.pid} is stopped by a signal")
+        else:
+            process.stopped_since = None
+        if process.heard_at is not None and now - process.heard_at > detection.silent_s:
+            self._suspect(process, "silent", f"no heartbeat for {now - process.heard_at:.1f} s")
+
+    def _suspect(self, process: Process, cause: str, detail: str) -> None:
+        if not process.suspected:
+            process.suspected = True
+            self._send({"op": "suspected", "worker": process.worker, "cause": cause, "detail": detail})
+
+
+def main() -> None:
+    # A terminal's Ctrl-C goes to the whole group; the launcher alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = AgentConfig.from_json(json.load(sys.stdin))
+    with contextlib.suppress(ConnectionError):
+        asyncio.run(Agent(config).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,350 @@
+"""The process-group backend `"phoenix"`: groups whose inside is replaced while their users keep them.
+
+DDP, DeviceMesh and DTensor hold a `PhoenixGroup`; its inner gloo group belongs to one generation. Three states:
+formed (collectives reach the peers), local (a spare builds its model: collectives are answered
+at once from this rank's own data), broken (a newer generation was announced: collectives raise).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup, HashStore, Store
+
+from phoenix_core.errors import GenerationSuperseded, PhoenixError
+from phoenix_core.sockets import open_sockets, shut_down
+
+BACKEND: Final = "phoenix"
+DEVICES: Final = ["cpu"]
+COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
+"""As gloo's own default: nobody waits for it, a hang is found by the coordinator."""
+
+FORMING_TIMEOUT: Final = timedelta(seconds=20)
+"""For members that announced themselves and died before they connected; the others wait in the store."""
+
+_c10d: Any = torch._C._distributed_c10d
+"""What torch's own type stubs leave out."""
+
+_DELEGATED: Final = (
+    "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_coalesced",
+    "allreduce", "allreduce_coalesced", "alltoall", "barrier", "broadcast", "gather", "recv", "recv_anysource",
+    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "scatter", "send",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inner:
+    """The inside of a group in one generation, and the kernel sockets that it opened."""
+
+    group: dist.ProcessGroup
+    sockets: set[tuple[int, str]]
+
+
+def _inner_group(backend: Any, kind: Any, rank: int, size: int, store: Store) -> dist.ProcessGroup:
+    """A plain ProcessGroup that carries `backend`: what the collectives are handed on to."""
+    inner: dist.ProcessGroup = cast("Any", dist.ProcessGroup)(store, rank, size)
+    inner._set_default_backend(kind)
+    inner._register_backend(torch.device("cpu"), kind, backend)
+    return inner
+
+
+class PhoenixGroup(dist.ProcessGroup):
+    """One process group; see the module's docstring. Made by torch through `register_backend`."""
+
+    def __init__(self, hub: Hub, store: Store, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self.hub = hub
+        self.generation = -1
+        self._group_store = store
+        self._inner: dist.ProcessGroup | None = None
+        self._sockets: set[tuple[int, str]] = set()
+        self._group_rank, self._group_size = rank, size
+        self._names = {"name": "", "desc": ""}
+        hub.adopt(self)
+
+    # ---------------------------------------------------------------- states
+
+    def make_inner(self, generation: int) -> Inner:
+        """Build the inner group among the members of `generation`; blocks until all have come.
+
+        Raises GenerationSuperseded where a newer generation is announced meanwhile, or a member dies.
+        """
+        prefix = f"{generation}/{self.hub.name_of(self)}"
+        store = _c10d.PrefixStore(prefix, self.hub.store_for(generation))
+        options = _c10d.ProcessGroupGloo._Options()
+        options._devices = [_c10d.ProcessGroupGloo.create_device(hostname=self.hub.address)]
+        options._timeout = FORMING_TIMEOUT
+        options._threads = 2
+        before = open_sockets()
+        try:
+            gloo = _c10d.ProcessGroupGloo(store, self._group_rank, self._group_size, options)
+        except RuntimeError as error:
+            raise GenerationSuperseded(f"group {prefix} could not be formed: {error}") from error
+        gloo._set_default_timeout(COLLECTIVE_TIMEOUT)
+        sockets = open_sockets() - before
+        kind = dist.ProcessGroup.BackendType.GLOO
+        return Inner(_inner_group(gloo, kind, self._group_rank, self._group_size, store), sockets)
+
+    def install(self, inner: Inner, generation: int) -> None:
+        """From now on collectives go to `inner`, the group's inside in `generation`."""
+        self._inner, self._sockets, self.generation = inner.group, inner.sockets, generation
+
+    def localise(self) -> None:
+        """Answer collectives from this rank's own data until the group is formed."""
+        fake = FakeProcessGroup._create_internal(self._group_rank, self._group_size)
+        store = HashStore()
+        custom = dist.ProcessGroup.BackendType.CUSTOM
+        self._inner = _inner_group(fake, custom, self._group_rank, self._group_size, store)
+
+    def break_off(self) -> None:
+        """End every collective that waits in the inner group; callable from any thread."""
+        shut_down(self._sockets)
+
+    def discard_inner(self) -> dist.ProcessGroup | None:
+        """Take the inner group out, for somebody to destroy it off the critical path (40-160 ms)."""
+        old, self._inner = self._inner, None
+        self._sockets = set()
+        return old
+
+    # ---------------------------------------------------------------- what torch calls
+
+    def _run(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.hub.before_collective(name)
+        inner = self._inner
+        if inner is None or self.hub.superseded():
+            raise GenerationSuperseded(f"{name} in group {self._names['name']} of generation {self.generation}")
+        work = getattr(inner, name)(*args, **kwargs)
+        self.hub.entered(work)
+        return work
+
+    def getBackendName(self) -> str:
+        return BACKEND
+
+    def getRank(self) -> int:
+        return self._group_rank
+
+    def getSize(self) -> int:
+        return self._group_size
+
+    def rank(self) -> int:
+        return self._group_rank
+
+    def size(self) -> int:
+        return self._group_size
+
+    def setGroupName(self, name: str) -> None:
+        self._names["name"] = name
+
+    def getGroupName(self) -> str:
+        return self._names["name"]
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._names["desc"] = desc
+
+    def getGroupDesc(self) -> str:
+        return self._names["desc"]
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]  # torch's stub names a NewType that it does not export
+        return self._names["name"]
+
+    def get_group_store(self) -> Store:
+        return self._group_store
+
+    def abort(self) -> None:
+        self.break_off()
+
+    def shutdown(self) -> None:
+        self.hub.retire(self.discard_inner())
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+    def collective(self: PhoenixGroup, *args: Any, **kwargs: Any) -> Any:
+        return self._run(name, *args, **kwargs)
+
+    collective.__name__ = name
+    return collective
+
+
+for _name in _DELEGATED:
+    setattr(PhoenixGroup, _name, _delegate(_name))
+
+
+def is_broken_collective(error: BaseException) -> bool:
+    """Whether torch's bare RuntimeError tells of a gloo connection: it names the source file that raised."""
+    return isinstance(error, RuntimeError) and "gloo/" in str(error)
+
+
+class Formation:
+    """The building of the inner groups of one generation, in a thread of its own.
+
+    A thread, since gloo's constructor blocks where no signal reaches; one that was superseded is left behind
+    and ends by itself.
+    """
+
+    def __init__(self, hub: Hub, generation: int, groups: list[PhoenixGroup]) -> None:
+        self.generation = generation
+        self._groups = groups
+        self._made: dict[PhoenixGroup, Inner] = {}
+        self._error: GenerationSuperseded | None = None
+        self.done = threading.Event()
+        self._on_done = hub.formation_done
+        threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True).start()
+
+    def _build(self) -> None:
+        try:
+            for group in self._groups:
+                self._made[group] = group.make_inner(self.generation)
+        except GenerationSuperseded as error:
+            self._error = error
+        finally:
+            self.done.set()
+            self._on_done()
+
+    def others(self, groups: list[PhoenixGroup]) -> list[PhoenixGroup]:
+        """Those of `groups` that this formation does not build."""
+        return [group for group in groups if group not in self._groups]
+
+    def install(self) -> None:
+        """Put the new insides in place. Call after `done`; raises what the building raised."""
+        if self._error is not None:
+            raise self._error
+        for group, inner in self._made.items():
+            group.install(inner, self.generation)
+
+
+class Hub:
+    """All groups of this process and what they share: generation, watermark, and the way to break them."""
+
+    def __init__(self, connect: Callable[[Callable[[], bool]], Store], address: str) -> None:
+        """`connect` opens the rendezvous store, given the question whether the wait is still worth it."""
+        self._connect = connect
+        self.address = address
+        self.generation = 0
+        self.announced = 0
+        self.local = False
+        self.before_collective: Callable[[str], None] = lambda name: None
+        self.formation_done: Callable[[], None] = lambda: None
+        self.entered_count = 0
+        self._completed_count = 0
+        self._pending: deque[Any] = deque()
+        self._groups: list[weakref.ref[PhoenixGroup]] = []
+        self._names: weakref.WeakKeyDictionary[PhoenixGroup, str] = weakref.WeakKeyDictionary()
+        self._made = 0
+        self._stores: dict[int, Store] = {}
+        self._retired: list[dist.ProcessGroup] = []
+
+    # ---------------------------------------------------------------- groups
+
+    def store_for(self, generation: int) -> Store:
+        """The rendezvous store of a generation. Kept here: torch holds only the C++ half of it."""
+        if generation not in self._stores:
+            self._stores[generation] = self._connect(lambda: self.announced > generation)
+        return self._stores[generation]
+
+    def adopt(self, group: PhoenixGroup) -> None:
+        """A group was created: name it by order of creation and bring it to the state of the others."""
+        self._names[group] = f"g{self._made}"
+        self._made += 1
+        self._groups.append(weakref.ref(group))
+        if self.local:
+            group.localise()
+        else:
+            group.install(group.make_inner(self.generation), self.generation)
+
+    def name_of(self, group: PhoenixGroup) -> str:
+        return self._names[group]
+
+    def groups(self) -> list[PhoenixGroup]:
+        """Live groups in order of creation, the same on every rank."""
+        return [group for ref in self._groups if (group := ref()) is not None]
+
+    def superseded(self) -> bool:
+        return self.announced > self.generation and not self.local
+
+    def announce(self, generation: int) -> None:
+        """A newer generation exists: end what waits in the older one. Called by the control thread."""
+        self.announced = generation
+        for group in self.groups():
+            group.break_off()
+
+    def localise(self) -> None:
+        """Answer all collectives from this rank's own data until `install`."""
+        self.local = True
+        for group in self.groups():
+            self.retire(group.discard_inner())
+            group.localise()
+
+    def form(self, generation: int) -> Formation:
+        """Begin to build every group's inside of `generation`, in order of creation."""
+        return Formation(self, generation, self.groups())
+
+    def install(self, *formations: Formation) -> None:
+        """Leave the local state: collectives reach the peers again."""
+        for formation in formations:
+            formation.install()
+            self.generation = formation.generation
+        self.local = False
+        self.reset_watermark()
+
+    def retire(self, inner: dist.ProcessGroup | None) -> None:
+        if inner is not None:
+            self._retired.append(inner)
+
+    def bury(self) -> None:
+        """Destroy retired groups in the background: it takes 40-160 ms each."""
+        dead, self._retired = self._retired, []
+        for old in [generation for generation in self._stores if generation < self.generation]:
+            del self._stores[old]
+        if dead:
+            threading.Thread(target=dead.clear, name="phoenix-bury", daemon=True).start()
+
+    # ---------------------------------------------------------------- watermark
+
+    def entered(self, work: Any) -> None:
+        self.entered_count += 1
+        self._pending.append(work)
+        if len(self._pending) > 64:
+            self.completed_count()
+
+    def completed_count(self) -> int:
+        """Collectives that are over, in order; asked by the heartbeat, since C++ waits without telling."""
+        while self._pending:
+            try:
+                work = self._pending[0]
+                if not work.is_completed():
+                    break
+                self._pending.popleft()
+            except IndexError:
+                break  # the other thread was faster
+            self._completed_count += 1
+        return self._completed_count
+
+    def reset_watermark(self) -> None:
+        self._pending.clear()
+        self.entered_count = self._completed_count = 0
+
+
+_hub: Hub | None = None
+
+
+def install(hub: Hub) -> None:
+    """Make `hub` the one that `init_process_group("phoenix")` and `new_group` use in this process."""
+    global _hub
+    _hub = hub
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _create, devices=DEVICES)
+
+
+def _create(store: Store, rank: int, size: int, timeout: timedelta) -> PhoenixGroup:
+    if _hub is None:
+        raise PhoenixError("the backend phoenix works inside `with phoenix.session()` only")
+    return PhoenixGroup(_hub, store, rank, size)

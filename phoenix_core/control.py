@@ -1,0 +1,55 @@
+"""The worker's line to its node's agent: commands come in, heartbeats and reports go out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from phoenix_core.sockets import keep_out
+from phoenix_core.wire import decode, encode
+
+
+class Control:
+    """Two threads: one reads commands, one beats. Neither holds a lock that the training loop takes."""
+
+    def __init__(self, fd: int, heartbeat_s: float) -> None:
+        os.set_inheritable(fd, False)
+        self._socket = socket.socket(fileno=fd)
+        keep_out(self._socket)
+        self._heartbeat_s = heartbeat_s
+        self._sending = threading.Lock()
+        self._leaving = False
+
+    def start(self, on_command: Callable[[dict[str, Any]], None], progress: Callable[[], dict[str, object]]) -> None:
+        """`on_command` runs in the reading thread; `progress` gives the heartbeat's content."""
+        threading.Thread(target=self._read, args=(on_command,), name="phoenix-control", daemon=True).start()
+        threading.Thread(target=self._beat, args=(progress,), name="phoenix-heartbeat", daemon=True).start()
+
+    def send(self, op: str, **fields: object) -> None:
+        """A report upwards; where the agent is gone the reading thread ends the process."""
+        with suppress(OSError), self._sending:
+            self._socket.sendall(encode({"op": op, **fields}))
+
+    def leave(self) -> None:
+        """The end of the line is no longer a reason to die, nor is silence."""
+        self._leaving = True
+        self.send("leaving")
+
+    def _read(self, on_command: Callable[[dict[str, Any]], None]) -> None:
+        with suppress(OSError), self._socket.makefile("rb") as reader:
+            for line in reader:
+                on_command(decode(line))
+        if not self._leaving:
+            print("phoenix: the agent of this node is gone; this worker ends", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def _beat(self, progress: Callable[[], dict[str, object]]) -> None:
+        while not self._leaving:
+            self.send("progress", **progress())
+            time.sleep(self._heartbeat_s)

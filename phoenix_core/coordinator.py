@@ -1,0 +1,228 @@
+"""The coordinator: carries what agents report to the membership, and its decisions back.
+
+It holds no training state and imports no torch. It also serves the rendezvous store of the
+communicators, since a store that lives in a rank would die with that rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from phoenix_core.events import EventWriter
+from phoenix_core.membership import Job, Membership
+from phoenix_core.placement import Offer
+from phoenix_core.protocol import (
+    Announce,
+    Decision,
+    End,
+    Input,
+    Kill,
+    LoopFinished,
+    NodeLost,
+    Progress,
+    Progressed,
+    Quiesced,
+    Record,
+    Release,
+    Restored,
+    Resume,
+    ScriptFailed,
+    SendPlan,
+    Spawn,
+    StopRequested,
+    Tick,
+    WorkerExited,
+    WorkerParked,
+    WorkerSuspected,
+)
+from phoenix_core.settings import Detection
+from phoenix_core.storeserver import StoreServer
+from phoenix_core.wire import LINE_LIMIT, encode, messages
+
+EXIT_CODES = {"completed": 0, "failed": 1, "stopped": 130}
+TICK_S = 0.05
+FAREWELL_S = 5.0
+"""How long the agents have to end their workers before the coordinator leaves without them."""
+
+
+def input_of(message: dict[str, Any]) -> Input | None:
+    """What a message of an agent or worker tells the membership; None for one it does not know."""
+    worker = str(message.get("worker", ""))
+    match message["op"]:
+        case "parked":
+            host, port = message["address"]
+            return WorkerParked(worker=worker, address=(host, port))
+        case "exited":
+            return WorkerExited(worker=worker, code=message["code"])
+        case "suspected":
+            return WorkerSuspected(worker=worker, cause=message["cause"], detail=message["detail"])
+        case "progress":
+            return Progressed(worker=worker, progress=Progress.from_json(message))
+        case "quiesced":
+            return Quiesced(worker=worker, generation=message["generation"], offer=Offer.from_json(message["offer"]))
+        case "restored":
+            return Restored(worker=worker, generation=message["generation"])
+        case "finished":
+            return LoopFinished(worker=worker, generation=message["generation"])
+        case "script_failed":
+            return ScriptFailed(worker=worker, error=message["error"])
+    return None
+
+
+class Coordinator:
+    def __init__(self, job: Job, *, token: str, events: EventWriter) -> None:
+        self.membership = Membership(job)
+        self.token = token
+        self.events = events
+        self.store = StoreServer(token)
+        self.nodes = list(dict.fromkeys((*job.rank_nodes, *job.spare_nodes)))
+        self._agents: dict[str, asyncio.StreamWriter] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._started = False
+        self._outcome: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+
+    async def run(self, control: socket.socket, store: socket.socket) -> End:
+        """Serve until the job has ended; then every agent has been told to end its workers."""
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self._tell, StopRequested(reason=f"{signal.Signals(sig).name} received"))
+        servers = [
+            await asyncio.start_server(self._serve_agent, sock=control, limit=LINE_LIMIT),
+            await asyncio.start_server(self.store.serve, sock=store, limit=LINE_LIMIT),
+        ]
+        ticks = asyncio.create_task(self._tick())
+        outcome = await self._outcome
+        ticks.cancel()
+        for writer in self._agents.values():
+            writer.write(encode({"op": "end"}))
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=FAREWELL_S)
+        for server in servers:
+            server.close()
+        return outcome
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._tell(Tick())
+
+    async def _serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        node = ""
+        async for message in messages(reader):
+            if message["op"] == "hello" and hmac.compare_digest(str(message["token"]), self.token):
+                node = str(message["node"])
+                self._agents[node] = writer
+                self._start_when_complete()
+            elif not node:
+                break  # a stranger: everything before a valid hello is refused
+            elif (told := input_of(message)) is not None:
+                self._tell(told)
+        writer.close()
+        if node:
+            self._tell(NodeLost(node=node, detail="the agent's connection closed"))
+
+    def _start_when_complete(self) -> None:
+        if not self._started and set(self._agents) >= set(self.nodes):
+            self._started = True
+            job = self.membership.job
+            ranks, spares = len(job.rank_nodes), len(job.spare_nodes)
+            self.events.emit("job_started", world_size=ranks, spares=spares, nodes=self.nodes)
+            self._apply(self.membership.start())
+
+    def _tell(self, event: Input) -> None:
+        self._apply(self.membership.handle(event, time.monotonic()))
+
+    def _apply(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            match decision:
+                case Record():
+                    self.events.emit(decision.kind, at=None, **decision.fields)
+                case Spawn():
+                    self._to_node(decision.node, {"op": "spawn", "worker": decision.worker})
+                case Kill():
+                    self._to_worker_agent(decision.worker, {"op": "kill", "worker": decision.worker})
+                case Announce():
+                    self._announce(decision)
+                case SendPlan():
+                    self._send_plan(decision)
+                case Resume():
+                    resume = {"op": "resume", "generation": decision.generation, "boundary": decision.boundary}
+                    self._to_ranks(resume)
+                case Release():
+                    everyone = [m.worker for m in self.membership.members.values() if m.address is not None]
+                    for worker in everyone:
+                        self._to_worker(worker, {"op": "release"})
+                case End():
+                    if not self._outcome.done():
+                        self._outcome.set_result(decision)
+
+    def _announce(self, decision: Announce) -> None:
+        members = self.membership.members
+        self.store.forget_before(decision.world.generation)
+        self._to_ranks(
+            {
+                "op": "world",
+                "world": decision.world.to_json(),
+                "joining": list(decision.joining),
+                "fresh": decision.fresh,
+                "peers": [members[worker].address for worker in decision.world.ranks],
+                "nodes": [members[worker].node for worker in decision.world.ranks],
+            }
+        )
+
+    def _send_plan(self, decision: SendPlan) -> None:
+        plan = decision.plan
+        for rank, worker in enumerate(self.membership.ranks):
+            source = plan.sources.get(rank)
+            message = {"op": "plan", "generation": decision.generation, "boundary": plan.boundary}
+            if source is not None:
+                message |= {"tensors": source.tensors, "small": source.small}
+            self._to_worker(worker, message)
+
+    def _to_ranks(self, message: dict[str, Any]) -> None:
+        for worker in self.membership.ranks:
+            self._to_worker(worker, message)
+
+    def _to_worker(self, worker: str, message: dict[str, Any]) -> None:
+        self._to_worker_agent(worker, {**message, "to": worker})
+
+    def _to_worker_agent(self, worker: str, message: dict[str, Any]) -> None:
+        self._to_node(self.membership.members[worker].node, message)
+
+    def _to_node(self, node: str, message: dict[str, Any]) -> None:
+        writer = self._agents.get(node)
+        if writer is not None and not writer.is_closing():
+            writer.write(encode(message))
+
+
+async def serve(config: dict[str, Any]) -> int:
+    job = Job(
+        rank_nodes=tuple(config["rank_nodes"]),
+        spare_nodes=tuple(config["spare_nodes"]),
+        max_restarts=config["max_restarts"],
+        detection=Detection(**config["detection"]),
+    )
+    run_dir = config["run_dir"]
+    events = EventWriter(Path(run_dir) / "events" / "coordinator.jsonl" if run_dir else None)
+    control, store = (socket.socket(fileno=fd) for fd in config["listen_fds"])
+    end = await Coordinator(job, token=config["token"], events=events).run(control, store)
+    if end.outcome != "completed":
+        print(f"phoenix run: the job {end.outcome}: {end.reason}", file=sys.stderr, flush=True)
+    return EXIT_CODES[end.outcome]
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(serve(json.load(sys.stdin))))

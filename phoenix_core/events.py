@@ -1,0 +1,157 @@
+"""What happened, as one JSON object per line, one file per process.
+
+A record is written by a single `os.write` on an O_APPEND descriptor, so a SIGKILL loses none that
+was reported and tears none. `at` is CLOCK_MONOTONIC in nanoseconds: one clock for all processes of
+a host (and only of that host, hence `host` and `boot`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+KINDS: Final[Mapping[str, str]] = {
+    # coordinator
+    "job_started": "the coordinator serves; data: world_size, spares, nodes",
+    "world_formed": "a generation exists; data: ranks (worker per rank), spares, joining (ranks to be restored)",
+    "failure_detected": "a worker is taken for failed; worker, rank, generation (that it ends in); data: cause, detail",
+    "spare_assigned": "a spare got a rank; worker, rank, generation",
+    "generation_resumed": "every rank is restored; step = the first step to execute",
+    "spare_parked": "a worker is warm and waits for a rank; worker, node",
+    "straggler_suspected": "a rank keeps the others waiting; rank; data: waiting_s",
+    "job_finished": "the job ended; data: outcome (completed|failed|stopped), reason",
+    # agent
+    "worker_spawned": "a process was started; worker, node; data: pid, start_ticks (identity of the pid)",
+    "worker_exited": "a process ended; worker, node; data: pid, code (negative: signal)",
+    # worker
+    "phase_entered": "a training phase began; step; data: phase (forward|backward|gradient_sync|optimizer|"
+    "snapshot_copy|replica_send)",
+    "step_committed": "an optimizer step is in the live state; step; data: duration_ns, recorded values (loss)",
+    "worker_quiesced": "a survivor is out of the broken step; generation (the new one); data: boundary it can offer",
+    "model_built": "a spare has built its model for its rank; generation, rank",
+    "communicator_ready": "the rank's groups of this generation work; data: groups, seconds",
+    "state_restored": "the rank is at the plan's boundary; data: boundary, source, bytes, seconds",
+    "state_digest": "SHA-256 over the protected state, at the script's request; data: digest",
+    "script_failed": "the training script raised; data: error",
+    # injector (chaos)
+    "fault_injected": "a fault was applied; worker, rank; data: fault, kind, pid, fidelity (real|emulated), ...",
+    "fault_missed": "a fault could not be applied; data: fault, kind, reason",
+    "fault_reverted": "a lasting fault was taken back; data: fault, kind",
+    "trial_phase": "the trial went on to its next part; data: part",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One thing that happened; past tense, stamped, never changed."""
+
+    kind: str
+    at: int
+    host: str = ""
+    boot: str = ""
+    node: str | None = None
+    worker: str | None = None
+    generation: int | None = None
+    rank: int | None = None
+    step: int | None = None
+    data: Mapping[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        record = {k: v for k, v in self.__dict__.items() if v is not None and v != {} and k != "data"}
+        if self.data:
+            record["data"] = dict(self.data)
+        return json.dumps(record, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(line: str | bytes) -> Event:
+        """Raises ValueError for a line that is not an event (a torn last line, a foreign file)."""
+        record = json.loads(line)
+        if not isinstance(record, dict) or "kind" not in record or "at" not in record:
+            raise ValueError(f"not an event: {line[:80]!r}")
+        return Event(**record)
+
+
+@cache
+def boot_id() -> str:
+    """Names the boot whose monotonic clock the events carry."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class EventWriter:
+    """Appends the events of one process; safe to call from any thread."""
+
+    def __init__(self, path: Path | None, **fixed: str | int | None) -> None:
+        """`fixed` fields (node, worker, ...) go into every event; `path` None drops all."""
+        self._fixed = fixed
+        self._fd = -1
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def emit(self, kind: str, /, *, at: int | None = None, **fields: object) -> Event:
+        """Write one event. Fields that Event does not name go into `data`."""
+        assert kind in KINDS, f"unknown event kind {kind}"
+        named: dict[str, object] = dict(self._fixed)
+        data: dict[str, object] = {}
+        for key, value in fields.items():
+            (named if key in ("node", "worker", "generation", "rank", "step") else data)[key] = value
+        event = Event(
+            kind=kind,
+            at=time.monotonic_ns() if at is None else at,
+            host=socket.gethostname(),
+            boot=boot_id(),
+            data=data,
+            **named,  # type: ignore[arg-type]
+        )
+        if self._fd >= 0:
+            os.write(self._fd, event.to_json().encode() + b"\n")
+        return event
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class EventTail:
+    """Reads what was appended to the `*.jsonl` files of a directory since the last call."""
+
+    def __init__(self, directory: Path, offsets: Mapping[str, int] | None = None) -> None:
+        self.directory = directory
+        self.offsets: dict[str, int] = dict(offsets or {})
+
+    def read(self) -> list[Event]:
+        """New complete lines of all files, ordered by `at`; an unfinished last line stays for later."""
+        events: list[Event] = []
+        for path in sorted(self.directory.glob("*.jsonl")):
+            start = self.offsets.get(path.name, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                block = file.read()
+            end = block.rfind(b"\n") + 1
+            self.offsets[path.name] = start + end
+            events += _parse(block[:end].splitlines())
+        return sorted(events, key=lambda event: event.at)
+
+
+def read_events(directory: Path) -> list[Event]:
+    """All events of a directory, ordered by `at`."""
+    return EventTail(directory).read()
+
+
+def _parse(lines: Iterable[bytes]) -> Iterator[Event]:
+    for line in lines:
+        try:
+            yield Event.from_json(line)
+        except (ValueError, TypeError):
+            continue  # a full disk can cut a record; the records after it are still good

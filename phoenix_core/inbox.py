@@ -1,0 +1,114 @@
+"""What the coordinator told this worker, for the training thread to wait on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost
+from phoenix_core.world import World
+
+T = TypeVar("T")
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One announcement of a generation: the world, where its ranks serve state, and on which nodes they are."""
+
+    world: World
+    joining: tuple[int, ...]
+    fresh: bool
+    peers: tuple[tuple[str, int], ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def generation(self) -> int:
+        return self.world.generation
+
+    @staticmethod
+    def from_message(message: dict[str, Any]) -> Call:
+        return Call(
+            world=World.from_json(message["world"]),
+            joining=tuple(message["joining"]),
+            fresh=message["fresh"],
+            peers=tuple((host, port) for host, port in message["peers"]),
+            nodes=tuple(message["nodes"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """This rank's part of the RestorePlan; a source is None where the rank has that state itself."""
+
+    boundary: int
+    tensors: int | None
+    small: int | None
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.call: Call | None = None
+        self.plans: dict[int, Plan] = {}
+        self.resumed: dict[int, int] = {}
+        self.released = False
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Take in one command of the coordinator; called by the control thread."""
+        with self.changed:
+            match message["op"]:
+                case "world":
+                    self.call = Call.from_message(message)
+                case "plan":
+                    plan = Plan(
+                        boundary=message["boundary"], tensors=message.get("tensors"), small=message.get("small")
+                    )
+                    self.plans[message["generation"]] = plan
+                case "resume":
+                    self.resumed[message["generation"]] = message["boundary"]
+                case "release":
+                    self.released = True
+            self.changed.notify_all()
+
+    def notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def newest(self) -> int:
+        return self.call.generation if self.call is not None else 0
+
+    def wait(self, ready: Callable[[], T | None], *, generation: int | None, limit_s: float | None = None) -> T:
+        """The first value of `ready` that is not None.
+
+        Raises GenerationSuperseded once a generation after `generation` was announced, PeerLost after `limit_s`.
+        """
+        deadline = time.monotonic() + limit_s if limit_s is not None else None
+        while True:
+            with self.changed:
+                if generation is not None and self.newest() > generation:
+                    raise GenerationSuperseded(f"generation {self.newest()} follows {generation}")
+                value = ready()
+                if value is not None:
+                    return value
+                # Short waits, so that a signal's exception is not kept waiting by the lock.
+                self.changed.wait(POLL_S)
+            if deadline is not None and time.monotonic() > deadline:
+                raise PeerLost(f"no word from the coordinator for {limit_s:.0f} s")
+
+    def next_call(self, after: int, limit_s: float) -> Call:
+        """The announcement of a generation later than `after`; raises JobStopped where none comes in time."""
+        try:
+            return self.wait(
+                lambda: self.call if self.call is not None and self.call.generation > after else None,
+                generation=None,
+                limit_s=limit_s,
+            )
+        except PeerLost:
+            raise JobStopped(
+                f"a collective broke and no new generation was announced within {limit_s:.0f} s: the coordinator "
+                "sees no failed rank"
+            ) from None

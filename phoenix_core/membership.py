@@ -1,0 +1,416 @@
+"""Who is in the job and what happens next: a state machine without clock, socket or torch.
+
+`Membership.handle(input, now)` takes one thing that happened and returns what is to be done. The
+coordinator drives it with real time, the simulator with a virtual one. A failure at any instant, of
+anybody, also in the middle of a recovery, has one answer: the next generation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Final
+
+from phoenix_core.detection import keeps_others_waiting
+from phoenix_core.errors import SnapshotUnavailable
+from phoenix_core.placement import Offer, RestorePlan, plan_restore
+from phoenix_core.protocol import (
+    Announce,
+    Decision,
+    End,
+    Input,
+    Kill,
+    LoopFinished,
+    NodeLost,
+    Progress,
+    Progressed,
+    Quiesced,
+    Record,
+    Release,
+    Restored,
+    Resume,
+    ScriptFailed,
+    SendPlan,
+    Spawn,
+    StopRequested,
+    Tick,
+    WorkerExited,
+    WorkerParked,
+    WorkerSuspected,
+)
+from phoenix_core.settings import Detection
+from phoenix_core.world import World
+
+RECOVERY_LIMIT_S: Final = 60.0
+"""A rank that has not reported by then in a recovery is taken for failed itself."""
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    PARKED = "parked"
+    ACTIVE = "active"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class Phase(StrEnum):
+    FORMING = "forming"
+    BUILDING = "building"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
+@dataclass
+class Member:
+    worker: str
+    node: str
+    state: State = State.STARTING
+    address: tuple[str, int] | None = None
+    progress: Progress = field(default_factory=Progress)
+    changed_at: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The shape of a job. `rank_nodes[r]` is the node of rank r at the start; `spare_nodes` one entry a spare."""
+
+    rank_nodes: tuple[str, ...]
+    spare_nodes: tuple[str, ...] = ()
+    max_restarts: int = 3
+    detection: Detection = field(default_factory=Detection)
+
+
+class Membership:
+    """The state of one job; see the module's docstring."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.phase = Phase.FORMING
+        self.members: dict[str, Member] = {}
+        self.ranks: list[str] = []
+        self.generation = 0
+        self.joining: set[int] = set()
+        self._vacant: set[int] = set()
+        self._expected: set[int] = set()
+        self._offers: dict[int, Offer] = {}
+        self._plan: RestorePlan | None = None
+        self._restored: set[int] = set()
+        self._finished: set[int] = set()
+        self._to_respawn: list[str] = []
+        self._failures_without_progress = 0
+        self._recovering_since = 0.0
+        self._resumed_at: int | None = None
+        self._step_seconds: deque[float] = deque(maxlen=20)
+        self._last_boundary: tuple[int, float] | None = None
+
+    # ---------------------------------------------------------------- entry points
+
+    def start(self) -> list[Decision]:
+        """The first workers: ranks in order, then spares."""
+        nodes = (*self.job.rank_nodes, *self.job.spare_nodes)
+        spawned = [self._spawn(node) for node in nodes]
+        self.ranks = [decision.worker for decision in spawned[: len(self.job.rank_nodes)]]
+        return list(spawned)
+
+    def handle(self, event: Input, now: float) -> list[Decision]:
+        """The decisions that follow from `event` at `now` (seconds of any monotonic clock)."""
+        if self.phase is Phase.ENDED:
+            return []
+        match event:
+            case WorkerParked():
+                return self._parked(event, now)
+            case WorkerExited():
+                return self._exited(event, now)
+            case WorkerSuspected():
+                return self._failed([event.worker], event.cause, event.detail, now)
+            case NodeLost():
+                lost = [m.worker for m in self.members.values() if m.node == event.node and self._alive(m)]
+                return self._failed(lost, "node_lost", event.detail, now)
+            case Progressed():
+                return self._progressed(event, now)
+            case Quiesced():
+                return self._quiesced(event)
+            case Restored():
+                return self._was_restored(event, now)
+            case LoopFinished():
+                return self._loop_finished(event)
+            case ScriptFailed():
+                if event.worker in self.members:
+                    self.members[event.worker].error = event.error
+                return []
+            case StopRequested():
+                return self._end("stopped", event.reason)
+            case Tick():
+                return self._tick(now)
+
+    @property
+    def world(self) -> World:
+        parked = tuple(m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self.ranks)
+        return World(generation=self.generation, ranks=tuple(self.ranks), spares=parked)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median time from one boundary of the slowest rank to its next; None before the first."""
+        return median(self._step_seconds) if self._step_seconds else None
+
+    # ---------------------------------------------------------------- workers come and go
+
+    def _spawn(self, node: str) -> Spawn:
+        worker = f"w{len(self.members)}"
+        self.members[worker] = Member(worker=worker, node=node)
+        return Spawn(worker=worker, node=node)
+
+    @staticmethod
+    def _alive(member: Member) -> bool:
+        return member.state in (State.STARTING, State.PARKED, State.ACTIVE)
+
+    def _parked(self, event: WorkerParked, now: float) -> list[Decision]:
+        member = self.members.get(event.worker)
+        if member is None or member.state is not State.STARTING:
+            return []
+        member.state, member.address = State.PARKED, event.address
+        if self.phase is Phase.FORMING:
+            parked = [self.members[worker].state is State.PARKED for worker in self.ranks]
+            first = self._form(set(range(len(self.ranks))), now) if all(parked) else []
+            return first if member.worker in self.ranks else [self._record_parked(member), *first]
+        record = self._record_parked(member)
+        return [record, *self._fill_vacancies(now)]
+
+    @staticmethod
+    def _record_parked(member: Member) -> Record:
+        return Record(kind="spare_parked", fields={"worker": member.worker, "node": member.node})
+
+    def _exited(self, event: WorkerExited, now: float) -> list[Decision]:
+        member = self.members.get(event.worker)
+        if member is None or not self._alive(member):
+            return []
+        if self.phase is Phase.LEAVING:
+            return self._left(member, event.code)
+        detail = member.error or (f"signal {-event.code}" if event.code < 0 else f"exit code {event.code}")
+        return self._failed([event.worker], "exit", detail, now)
+
+    def _left(self, member: Member, code: int) -> list[Decision]:
+        member.state = State.GONE
+        if code != 0 and member.worker in self.ranks:
+            how = member.error or (f"signal {-code}" if code < 0 else f"exit code {code}")
+            rank = self.ranks.index(member.worker)
+            return self._end("failed", f"rank {rank} ({member.worker}) ended with {how} after the last step")
+        if any(self._alive(self.members[worker]) for worker in self.ranks):
+            return []
+        return self._end("completed", "every rank executed its last step")
+
+    def _failed(self, workers: Sequence[str], cause: str, detail: str, now: float) -> list[Decision]:
+        """Take `workers` out: fence them, fill their ranks, make up for them later."""
+        decisions: list[Decision] = []
+        failed = [self.members[w] for w in workers if w in self.members and self._alive(self.members[w])]
+        hit_ranks = False
+        for member in failed:
+            rank = self.ranks.index(member.worker) if member.worker in self.ranks else None
+            member.state = State.FAILED
+            fields = {"worker": member.worker, "node": member.node, "rank": rank, "cause": cause, "detail": detail}
+            generation = self.generation + 1 if rank is not None else self.generation
+            decisions += [Record(kind="failure_detected", fields={**fields, "generation": generation})]
+            decisions += [Kill(worker=member.worker)]
+            if cause != "node_lost":
+                self._to_respawn.append(member.node)
+            if rank is not None:
+                hit_ranks = True
+                self._vacant.add(rank)
+        if not failed:
+            return []
+        if self.phase is Phase.LEAVING and not hit_ranks:
+            return decisions
+        if self.phase is Phase.LEAVING:
+            who = failed[0].worker
+            return [*decisions, *self._end("failed", f"{who} failed after the last step ({detail or cause})")]
+        self._failures_without_progress += len(failed)
+        give_up = self._reason_to_give_up(failed[0], cause, detail)
+        if give_up:
+            return [*decisions, *self._end("failed", give_up)]
+        if hit_ranks:
+            self.phase = Phase.RECOVERING
+            self._expected, self._plan = set(), None
+            return [*decisions, *self._fill_vacancies(now)]
+        return [*decisions, *(self._respawn() if self.phase is Phase.RUNNING else [])]
+
+    def _reason_to_give_up(self, member: Member, cause: str, detail: str) -> str:
+        who = f"{member.worker} on {member.node}"
+        if self.phase is Phase.FORMING or (self.phase is Phase.BUILDING and member.worker in self.ranks):
+            return f"{who} failed before training began ({detail or cause}); its log says why"
+        if self._failures_without_progress > self.job.max_restarts:
+            return (
+                f"{self._failures_without_progress} failures without one new step, the last of {who} ({detail or cause}); "
+                f"the limit is --max-restarts {self.job.max_restarts}"
+            )
+        return ""
+
+    # ---------------------------------------------------------------- a new generation
+
+    def _fill_vacancies(self, now: float) -> list[Decision]:
+        """Give every vacant rank a spare; where there are too few, start workers and wait for them."""
+        if not self._vacant or self.phase is not Phase.RECOVERING:
+            return []
+        spares = [m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self.ranks]
+        if len(spares) >= len(self._vacant):
+            filled = set(self._vacant)
+            for rank, worker in zip(sorted(filled), spares, strict=False):
+                self.ranks[rank] = worker
+            return self._form(filled, now)
+        coming = sum(m.state is State.STARTING for m in self.members.values())
+        missing = len(self._vacant) - len(spares) - coming
+        started: list[Decision] = [self._spawn(node) for node in self._to_respawn[: max(0, missing)]]
+        del self._to_respawn[: len(started)]
+        if len(started) < missing:
+            ranks = ", ".join(map(str, sorted(self._vacant)))
+            return [*started, *self._end("failed", f"no spare is left for rank {ranks} and no node can start one")]
+        return started
+
+    def _form(self, filled: set[int], now: float) -> list[Decision]:
+        """Announce the next generation, in which `filled` ranks have a worker that they had not before."""
+        fresh = self.phase is Phase.FORMING
+        self.generation += 1
+        self._vacant.clear()
+        self._offers, self._plan = {}, None
+        self._restored, self._finished = set(), set()
+        self.joining = set() if fresh else (self.joining | filled)
+        self._expected = set() if fresh else set(range(len(self.ranks))) - filled
+        self._recovering_since = now
+        self.phase = Phase.BUILDING if fresh else Phase.RECOVERING
+        for worker in self.ranks:
+            self.members[worker].state = State.ACTIVE
+            self.members[worker].changed_at = now
+        world = self.world
+        fields = {**world.to_json(), "joining": sorted(self.joining)}
+        decisions: list[Decision] = [Record(kind="world_formed", fields=fields)]
+        if not fresh:
+            decisions += [
+                Record(
+                    kind="spare_assigned", fields={"worker": self.ranks[r], "rank": r, "generation": self.generation}
+                )
+                for r in sorted(filled)
+            ]
+        decisions.append(Announce(world=world, joining=tuple(sorted(self.joining)), fresh=fresh))
+        if fresh:
+            self._plan = RestorePlan(boundary=0, sources={})
+        elif not self._expected:
+            decisions += self._make_plan()
+        return decisions
+
+    def _rank_in(self, worker: str, generation: int) -> int | None:
+        """The rank of a worker that speaks in the current generation; None for a stale voice."""
+        if generation != self.generation or worker not in self.ranks or self._vacant:
+            return None
+        return self.ranks.index(worker)
+
+    def _quiesced(self, event: Quiesced) -> list[Decision]:
+        rank = self._rank_in(event.worker, event.generation)
+        if rank is None or rank not in self._expected or self._plan is not None:
+            return []
+        self._offers[rank] = event.offer
+        return self._make_plan() if set(self._offers) >= self._expected else []
+
+    def _make_plan(self) -> list[Decision]:
+        try:
+            self._plan = plan_restore(self._offers, len(self.ranks))
+        except SnapshotUnavailable as error:
+            return self._end("failed", str(error))
+        return [SendPlan(generation=self.generation, plan=self._plan)]
+
+    def _was_restored(self, event: Restored, now: float) -> list[Decision]:
+        rank = self._rank_in(event.worker, event.generation)
+        if rank is None or self._plan is None or self.phase not in (Phase.BUILDING, Phase.RECOVERING):
+            return []
+        self._restored.add(rank)
+        self.members[event.worker].changed_at = now
+        if len(self._restored) < len(self.ranks):
+            return []
+        self.phase = Phase.RUNNING
+        self.joining = set()
+        self._resumed_at = self._plan.boundary
+        self._last_boundary = None
+        for worker in self.ranks:
+            self.members[worker].changed_at = now
+        resumed = Record(
+            kind="generation_resumed", fields={"generation": self.generation, "step": self._plan.boundary}
+        )
+        return [resumed, Resume(generation=self.generation, boundary=self._plan.boundary)]
+
+    # ---------------------------------------------------------------- progress
+
+    def _progressed(self, event: Progressed, now: float) -> list[Decision]:
+        member = self.members.get(event.worker)
+        if member is None or member.state is not State.ACTIVE:
+            return []
+        if event.progress != member.progress:
+            member.progress, member.changed_at = event.progress, now
+        if self.phase is not Phase.RUNNING:
+            return []
+        lowest = min(self.members[worker].progress.boundary for worker in self.ranks)
+        if self._last_boundary is None or lowest > self._last_boundary[0]:
+            if self._last_boundary is not None:
+                steps = lowest - self._last_boundary[0]
+                self._step_seconds.append((now - self._last_boundary[1]) / steps)
+            self._last_boundary = (lowest, now)
+        if self._resumed_at is not None and lowest > self._resumed_at:
+            return self._recovery_committed()
+        return []
+
+    def _recovery_committed(self) -> list[Decision]:
+        """The new world has a step of its own: make up for the dead, off everybody's critical path."""
+        self._resumed_at = None
+        self._failures_without_progress = 0
+        return self._respawn()
+
+    def _respawn(self) -> list[Decision]:
+        spawned = [self._spawn(node) for node in self._to_respawn]
+        self._to_respawn.clear()
+        return list(spawned)
+
+    def _loop_finished(self, event: LoopFinished) -> list[Decision]:
+        rank = self._rank_in(event.worker, event.generation)
+        if rank is None or self.phase is not Phase.RUNNING:
+            return []
+        self._finished.add(rank)
+        if len(self._finished) < len(self.ranks):
+            return []
+        self.phase = Phase.LEAVING
+        late = [Kill(worker=m.worker) for m in self.members.values() if m.state is State.STARTING]
+        return [Release(), *late]
+
+    def _end(self, outcome: str, reason: str) -> list[Decision]:
+        self.phase = Phase.ENDED
+        record = Record(kind="job_finished", fields={"outcome": outcome, "reason": reason})
+        return [record, End(outcome=outcome, reason=reason)]
+
+    # ---------------------------------------------------------------- time
+
+    def hang_limit_s(self) -> float:
+        """How long a rank may keep the others waiting."""
+        detection = self.job.detection
+        if self.step_seconds is None:
+            return detection.first_step_s
+        return max(detection.hang_floor_s, detection.hang_factor * self.step_seconds)
+
+    def _tick(self, now: float) -> list[Decision]:
+        if self.phase is Phase.RUNNING:
+            seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
+            hung = keeps_others_waiting(seen, now, self.hang_limit_s())
+            if hung:
+                detail = f"has not entered the collective that the others wait in for {self.hang_limit_s():.1f} s"
+                return self._failed(hung, "no_progress", detail, now)
+        recovering = self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant
+        limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
+        if recovering and now - self._recovering_since > limit:
+            return self._failed(self._late_in_recovery(), "no_progress", f"not ready after {limit:.0f} s", now)
+        return []
+
+    def _late_in_recovery(self) -> list[str]:
+        """Who keeps the recovery from going on: first those without an offer, then those not restored."""
+        waited_for = self._expected - set(self._offers) if self._plan is None else set(range(len(self.ranks)))
+        return [self.ranks[rank] for rank in sorted(waited_for - self._restored)]

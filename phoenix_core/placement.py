@@ -1,0 +1,99 @@
+"""Who keeps whose snapshot, and who restores whom: pure functions over values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from phoenix_core.errors import SnapshotUnavailable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What one rank can give after it quiesced.
+
+    A boundary b is the state after b optimizer steps. `live` is the boundary of the tensors that
+    the rank trains on (None: half changed, or not restored yet); `own` are the boundaries of its own
+    small state that it still has; `held[r]` those of rank r that it keeps as holder.
+    """
+
+    live: int | None
+    own: tuple[int, ...] = ()
+    held: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        held = {str(rank): list(boundaries) for rank, boundaries in self.held.items()}
+        return {"live": self.live, "own": list(self.own), "held": held}
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> Offer:
+        live, own, held = data["live"], data["own"], data["held"]
+        assert isinstance(own, list) and isinstance(held, dict) and (live is None or isinstance(live, int))
+        return Offer(live=live, own=tuple(own), held={int(rank): tuple(found) for rank, found in held.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where one rank takes its state from: `tensors` is a live twin, `small` the holder (None: has it)."""
+
+    tensors: int | None
+    small: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestorePlan:
+    """The boundary at which every rank resumes, and the source of each rank that is not there."""
+
+    boundary: int
+    sources: Mapping[int, Source]
+
+
+def plan_restore(offers: Mapping[int, Offer], size: int) -> RestorePlan:
+    """The greatest boundary that every rank can be given, each source used as evenly as possible.
+
+    `offers` holds one entry per surviving rank, 0 <= rank < `size`; all ranks are replicas of each
+    other (DDP), so any survivor that is live at the boundary can give the tensors.
+    Raises SnapshotUnavailable with what is missing where no boundary is left.
+    """
+    missing: list[str] = []
+    for boundary in sorted({offer.live for offer in offers.values() if offer.live is not None}, reverse=True):
+        twins = sorted(rank for rank, offer in offers.items() if offer.live == boundary)
+        small = {rank: _small_source(rank, boundary, offers) for rank in range(size) if rank not in twins}
+        lost = [rank for rank, source in small.items() if source is None]
+        if not lost:
+            return RestorePlan(boundary=boundary, sources=_sources(small, twins))
+        missing.append(f"step {boundary}: nobody holds the small state of rank {', '.join(map(str, lost))}")
+    reason = "; ".join(missing) or "no surviving rank has a complete live state"
+    raise SnapshotUnavailable(f"no step is left to resume from ({reason})")
+
+
+def _small_source(rank: int, boundary: int, offers: Mapping[int, Offer]) -> int | None:
+    """The rank that can give `rank` its small state; `rank` itself where it has kept its own."""
+    if rank in offers and boundary in offers[rank].own:
+        return rank
+    return next((other for other in sorted(offers) if boundary in offers[other].held.get(rank, ())), None)
+
+
+def _sources(small: Mapping[int, int | None], twins: Sequence[int]) -> dict[int, Source]:
+    sources = {}
+    for index, (rank, holder) in enumerate(sorted(small.items())):
+        sources[rank] = Source(tensors=twins[index % len(twins)], small=None if holder == rank else holder)
+    return sources
+
+
+def holder_of(rank: int, nodes: Sequence[str]) -> int | None:
+    """The rank that keeps the snapshot of `rank`; `nodes[r]` is the node of rank r.
+
+    The next rank on another node: the ring spreads the load evenly where nodes have the same
+    number of ranks. Where all ranks share a node the next rank serves (it survives the loss of a process,
+    not of the node). None in a world of one.
+    """
+    size = len(nodes)
+    ring = [(rank + distance) % size for distance in range(1, size)]
+    elsewhere = [other for other in ring if nodes[other] != nodes[rank]]
+    per_node = sum(node == nodes[rank] for node in nodes)
+    if elsewhere:
+        # Ranks of one node would all choose the first rank of the next node: step by position instead.
+        position = [other for other in range(size) if nodes[other] == nodes[rank]].index(rank)
+        return elsewhere[min(position, per_node - 1) % len(elsewhere)]
+    return ring[0] if ring else None

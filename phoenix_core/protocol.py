@@ -1,0 +1,177 @@
+"""What the membership is told and what it decides: plain values, so that a simulator can speak them too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from phoenix_core.placement import Offer, RestorePlan
+from phoenix_core.world import World
+
+# ------------------------------------------------------------------ inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A rank's watermark: collectives entered and completed, and the boundary of its live state."""
+
+    boundary: int = 0
+    phase: str = ""
+    entered: int = 0
+    completed: int = 0
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> Progress:
+        numbers = {name: int(str(data[name])) for name in ("boundary", "entered", "completed")}
+        return Progress(phase=str(data["phase"]), **numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerParked:
+    """A worker is warm and waits for a rank; `address` is where it serves state to its peers."""
+
+    worker: str
+    address: tuple[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerExited:
+    """`code` as Python reports it: negative is the signal that ended the process."""
+
+    worker: str
+    code: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSuspected:
+    """The node's agent sees a live process that does not run: stopped, or silent for too long."""
+
+    worker: str
+    cause: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLost:
+    node: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progressed:
+    worker: str
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiesced:
+    worker: str
+    generation: int
+    offer: Offer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    worker: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopFinished:
+    """The rank has executed its last step and waits for the others."""
+
+    worker: str
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFailed:
+    """The training script raised; the process will exit, this is why."""
+
+    worker: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRequested:
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """Time passed."""
+
+
+Input = (
+    WorkerParked
+    | WorkerExited
+    | WorkerSuspected
+    | NodeLost
+    | Progressed
+    | Quiesced
+    | Restored
+    | LoopFinished
+    | ScriptFailed
+    | StopRequested
+    | Tick
+)
+
+# ------------------------------------------------------------------ decisions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spawn:
+    worker: str
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """Fence a worker: it must not act any more, whatever it believes."""
+
+    worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announce:
+    """A new generation. `joining` are the ranks whose state must come from others; `fresh`: nobody has any."""
+
+    world: World
+    joining: tuple[int, ...]
+    fresh: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendPlan:
+    generation: int
+    plan: RestorePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    generation: int
+    boundary: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Every rank has executed its last step: all may leave, spares too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Write an event."""
+
+    kind: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """The job is over; `outcome` is completed, failed or stopped."""
+
+    outcome: str
+    reason: str
+
+
+Decision = Spawn | Kill | Announce | SendPlan | Resume | Release | Record | End

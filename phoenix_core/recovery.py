@@ -1,0 +1,409 @@
+"""One rank's part of the protocol: begin, commit, quiesce, restore, resume.
+
+Everything here runs in the training thread, except what says otherwise. The order of a recovery is the order of
+the functions `_recover_once` calls.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore
+
+from phoenix_core import ddp
+from phoenix_core.communicator import BACKEND, Formation, Hub, install
+from phoenix_core.control import Control
+from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable
+from phoenix_core.events import EventWriter
+from phoenix_core.inbox import Call, Inbox, Plan
+from phoenix_core.placement import Offer, holder_of
+from phoenix_core.replicator import Replicator
+from phoenix_core.settings import WorkerSettings
+from phoenix_core.snapshot import Protected
+from phoenix_core.store import ControlStore
+from phoenix_core.transport import PeerClient, PeerServer, SmallStates
+from phoenix_core.warm import warm_up
+
+INTERRUPTIBLE_PARTS = 16
+"""Python hooks spread over a backward pass, so that a signal finds a place to be handled in."""
+
+
+class Rank:
+    """The state of this process in the job. `on_call` is called by the control thread at each announcement."""
+
+    def __init__(self, settings: WorkerSettings | None, on_call: Callable[[], None]) -> None:
+        self.settings = settings
+        self.rank, self.size, self.generation = 0, 1, 0
+        self.boundary = 0
+        self.live: int | None = None
+        self.protected = Protected()
+        self.inbox = Inbox()
+        worker = settings.worker if settings else None
+        node = settings.node if settings else None
+        self.events = EventWriter(settings.events if settings else None, worker=worker, node=node)
+        self.hub = Hub(self._connect, settings.address if settings else "127.0.0.1")
+        self.hub.formation_done = self.inbox.notify
+        self.hub.before_collective = self._before_collective
+        self._on_call = on_call
+        self._control: Control | None = None
+        self._server: PeerServer | None = None
+        self._replicator = Replicator(0, None, "", lambda: None)
+        self._own = SmallStates()
+        self._call: Call | None = None
+        self._early: Formation | None = None
+        self._in_loop = False
+        self._serving: tuple[int, int] | None = None
+        self._served: tuple[list[ddp.Layout], list[bool]] = ([], [])
+        self._reducers_since = 0
+        self._zeroed: list[bool] = []
+        self._phase = ""
+        self._captured = self._contributed = self._changing = False
+        self._small = b""
+
+    # ---------------------------------------------------------------- joining the job
+
+    def open(self) -> None:
+        """Get a rank, waiting for it if this is a spare, and initialise torch.distributed."""
+        install(self.hub)
+        if self.settings is None:
+            self.generation = self.hub.generation = self.hub.announced = 1
+            dist.init_process_group(BACKEND, store=PrefixStore("init", HashStore()), rank=0, world_size=1)
+            return
+        self._control = Control(self.settings.control_fd, self.settings.heartbeat_s)
+        self._server = PeerServer(self.settings.address, self.settings.token, self._serve_live)
+        self._control.start(self._on_command, self._progress)
+        warm_up()
+        self._control.send("parked", address=list(self._server.address))
+        call = self.inbox.wait(lambda: self.inbox.call or (self.inbox.released or None), generation=None)
+        if call is True:
+            self._control.leave()
+            raise SystemExit(0)  # the job ended without a need for this spare
+        assert isinstance(call, Call)
+        self._take_rank(call)
+
+    def _take_rank(self, call: Call) -> None:
+        assert self.settings is not None
+        rank = call.world.rank_of(self.settings.worker)
+        assert rank is not None
+        self.rank, self.size, self.generation = rank, call.world.size, call.generation
+        local = [r for r in range(self.size) if call.nodes[r] == self.settings.node].index(rank)
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=str(self.size))
+        os.environ.update(GROUP_RANK=str(list(dict.fromkeys(call.nodes)).index(self.settings.node)))
+        self._call = call
+        self.hub.generation = call.generation
+        self.hub.local = not call.fresh
+        store = PrefixStore(f"{call.generation}/init", self.hub.store_for(call.generation))
+        dist.init_process_group(BACKEND, store=store, rank=rank, world_size=self.size)
+        if not call.fresh:
+            self._early = self.hub.form(call.generation)  # while the script builds its model
+
+    def protect(self, objects: Mapping[str, Any]) -> None:
+        self.protected.add(objects)
+
+    def attach(self, before_optimizer: Callable[..., None]) -> None:
+        """Hook into the protected objects: phases, interruption points, the instant before an in-place change."""
+        for optimizer in self.protected.optimizers().values():
+            optimizer.register_step_pre_hook(before_optimizer)
+        for module in self.protected.modules().values():
+            module.register_forward_hook(self._watch_outputs)
+        parameters = [p for p in self.protected.parameters() if p.requires_grad]
+        for parameter in parameters[:: max(1, len(parameters) // INTERRUPTIBLE_PARTS)]:
+            # Empty on purpose: a signal's handler runs only where Python code runs.
+            parameter.register_post_accumulate_grad_hook(lambda _: None)
+
+    def begin(self) -> None:
+        """Enter the loop: everybody together at the start, or by way of a recovery for a spare."""
+        self._in_loop = True
+        call = self._call
+        if call is None or self._control is None:
+            self.live = 0
+        elif call.fresh:
+            self.live = 0
+            self._start_replicating(call)
+            self._keep_small(0, self.protected.capture_small())
+            self._wait_safe(0)
+            self._control.send("restored", generation=self.generation)
+            self._wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
+        else:
+            self._emit("model_built")
+            self.recover(limit_s=60.0)
+
+    # ---------------------------------------------------------------- a step
+
+    def begin_step(self) -> None:
+        self._captured = self._contributed = self._changing = False
+        self._zeroed = [parameter.grad is not None for parameter in self.protected.parameters()]
+        self._enter_phase("forward")
+
+    def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
+        """The step is in the live state."""
+        if self._captured:
+            small = self.protected.capture_small()
+            if small != self._small:  # the script drew random numbers or data after its gradients were ready
+                self._keep_small(self.boundary + 1, small)
+        step = self.boundary
+        self.boundary += 1
+        self.live = self.boundary
+        self._phase = ""
+        self._emit("step_committed", step=step, duration_ns=duration_ns, **recorded)
+
+    def _enter_phase(self, phase: str) -> None:
+        self._phase = phase
+        self._emit("phase_entered", step=self.boundary, phase=phase)
+
+    def _watch_outputs(self, _module: Any, _inputs: Any, outputs: Any) -> None:
+        for tensor in _tensors_in(outputs):
+            if tensor.requires_grad:
+                tensor.register_hook(self._enter_backward)
+
+    def _enter_backward(self, _gradient: torch.Tensor) -> None:
+        if self._phase == "forward":
+            self._enter_phase("backward")
+
+    def _before_collective(self, _name: str) -> None:
+        """Gate the gradients: see ARCHITECTURE.md, "Small state is safe before anybody can need it"."""
+        if self.size == 1 or self.hub.local or torch._C._current_graph_task_id() == -1:
+            return
+        if not self._captured:
+            self._capture_small()
+            self._enter_phase("gradient_sync")
+        else:
+            self._wait_safe(self.boundary + 1)
+            self._contributed = True
+
+    def _capture_small(self) -> None:
+        self._captured = True
+        self._small = self.protected.capture_small()
+        self._keep_small(self.boundary + 1, self._small)
+
+    def before_optimizer(self) -> None:
+        """Return only once every rank's small state of the coming boundary is safe at its holder."""
+        if self._changing:
+            return
+        if self.size > 1 and not self._contributed:
+            if not self._captured:
+                self._capture_small()
+            self._wait_safe(self.boundary + 1)
+            dist.barrier()  # its end says that every rank has come this far
+        self._changing = True
+        self.live = None
+        self._enter_phase("optimizer")
+
+    # ---------------------------------------------------------------- small state
+
+    def _keep_small(self, boundary: int, payload: bytes) -> None:
+        self._own.put(self.rank, boundary, payload)
+        self._replicator.send(boundary, payload)
+
+    def _wait_safe(self, boundary: int) -> None:
+        replicator = self._replicator
+        if replicator.acked < boundary:
+            self._wait(lambda: replicator.acked >= boundary or None, self.generation)
+
+    def _start_replicating(self, call: Call) -> None:
+        self._replicator.close()
+        holder = holder_of(self.rank, call.nodes)
+        token = self.settings.token if self.settings else ""
+        address = None if holder is None else call.peers[holder]
+        self._replicator = Replicator(self.rank, address, token, self.inbox.notify)
+
+    # ---------------------------------------------------------------- recovery
+
+    def superseded(self) -> bool:
+        return self.inbox.newest() > self.generation
+
+    def recover(self, limit_s: float) -> None:
+        """Follow the newest generation until one has resumed.
+
+        Raises JobStopped where the coordinator announces none within `limit_s`.
+        """
+        joining = self._call is not None and self._early is not None
+        call = self._call if joining and not self.superseded() else self.inbox.next_call(self.generation, limit_s)
+        while True:
+            assert call is not None
+            try:
+                self._recover_once(call)
+                return
+            except (GenerationSuperseded, PeerLost, SnapshotUnavailable):
+                # Whoever could not give what the plan promised is dying or was superseded itself.
+                call = self.inbox.next_call(call.generation, limit_s)
+
+    def _recover_once(self, call: Call) -> None:
+        generation = call.generation
+        self._quiesce(call)
+        formations = self._form(generation)
+        plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
+        layouts, zeroed, source, moved = self._fetch(call, plan)
+        small = self._fetch_small(call, plan)
+        for formation in formations:
+            self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
+        self.hub.install(*formations)
+        self._emit("communicator_ready", groups=len(self.hub.groups()))
+        self._put_back(plan.boundary, layouts, zeroed, small)
+        self._start_replicating(call)
+        self._keep_small(plan.boundary, small)
+        self._wait_safe(plan.boundary)
+        self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved)
+        assert self._control is not None
+        self._control.send("restored", generation=generation)
+        self._wait(lambda: self.inbox.resumed.get(generation), generation)
+        self._serving = None
+        self.hub.bury()
+
+    def _quiesce(self, call: Call) -> None:
+        """Leave the old generation and say what this rank can give; a spare that was never in one says nothing."""
+        survivor = self._early is None or self._early.generation != call.generation
+        self.generation = call.generation
+        if not survivor:
+            return
+        self._early = None
+        self.hub.localise()
+        if self.live is not None:
+            if self.live > self._reducers_since:
+                for module in self.protected.ddp_modules():
+                    ddp.settle(module)
+            self._served = ([ddp.layout(module) for module in self.protected.ddp_modules()], self._zeroed)
+            self._serving = (call.generation, self.live)
+        self._emit("worker_quiesced", boundary=self.live)
+        self._send_offer(call.generation)
+
+    def _send_offer(self, generation: int) -> None:
+        held = self._server.held.boundaries() if self._server is not None else {}
+        offer = Offer(live=self.live, own=self._own.boundaries().get(self.rank, ()), held=held)
+        assert self._control is not None
+        self._control.send("quiesced", generation=generation, offer=offer.to_json())
+
+    def _form(self, generation: int) -> Sequence[Formation]:
+        """The formations of every group: a spare has begun with those that existed when it got its rank."""
+        early, self._early = self._early, None
+        if early is None or early.generation != generation:
+            return [self.hub.form(generation)]
+        late = early.others(self.hub.groups())
+        return [early, Formation(self.hub, generation, late)] if late else [early]
+
+    def _fetch(self, call: Call, plan: Plan) -> tuple[list[ddp.Layout], list[bool], str, int]:
+        """Get the replicated state, from a twin or from this rank's own live tensors."""
+        if plan.tensors is None:
+            return *self._served, "live", 0
+        self.live = None
+        description: dict[str, Any] = {}
+
+        def place(described: bytes) -> list[memoryview]:
+            nonlocal description
+            description, rooms = self.protected.place(described)
+            return rooms
+
+        client = self._client(call, plan.tensors)
+        try:
+            moved = client.live(call.generation, plan.boundary, place)
+        finally:
+            client.close()
+        self.protected.finish_placing(description)
+        return description["layouts"], description["zeroed"], f"rank {plan.tensors}", moved
+
+    def _fetch_small(self, call: Call, plan: Plan) -> bytes:
+        if plan.small is None:
+            return self._own.get(self.rank, plan.boundary)
+        client = self._client(call, plan.small)
+        try:
+            return client.small(self.rank, plan.boundary)
+        finally:
+            client.close()
+
+    def _client(self, call: Call, rank: int) -> PeerClient:
+        assert self.settings is not None
+        return PeerClient(call.peers[rank], self.settings.token)
+
+    def _put_back(self, boundary: int, layouts: Sequence[ddp.Layout], zeroed: list[bool], small: bytes) -> None:
+        """The state of `boundary`, as if this rank had just come there in the undisturbed run."""
+        for module, buckets in zip(self.protected.ddp_modules(), layouts, strict=True):
+            ddp.reset(module, buckets)
+        self.protected.reset_gradients(zeroed)
+        self.protected.load_small(small)
+        self.boundary = self.live = self._reducers_since = boundary
+        self._captured = self._contributed = self._changing = False
+        self._zeroed, self._phase = zeroed, ""
+
+    # ---------------------------------------------------------------- the end
+
+    def finish(self) -> None:
+        """Wait until every rank has executed its last step. Raises GenerationSuperseded if one failed before."""
+        if self._control is None:
+            return
+        self._control.send("finished", generation=self.generation)
+        self._wait(lambda: self.inbox.released or None, self.generation)
+
+    def digest(self) -> str:
+        digest = self.protected.digest()
+        self._emit("state_digest", step=self.boundary, digest=digest)
+        return digest
+
+    def report_failure(self, error: BaseException) -> None:
+        text = f"{type(error).__name__}: {error}"
+        self._emit("script_failed", error=text)
+        if self._control is not None:
+            self._control.send("script_failed", error=text)
+
+    def close(self) -> None:
+        if self._control is not None:
+            self._control.leave()
+        self._replicator.close()
+        if self._server is not None:
+            self._server.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self.events.close()
+
+    # ---------------------------------------------------------------- other threads
+
+    def _on_command(self, message: dict[str, Any]) -> None:
+        """Control thread. The groups are broken here, since the training thread may wait in one."""
+        if message["op"] == "world":
+            generation = int(message["world"]["generation"])
+            if self.generation and generation > self.generation:
+                self.hub.announce(generation)
+        self.inbox.put(message)
+        if message["op"] == "world" and self._call is not None and self.inbox.newest() > self.generation:
+            if self._in_loop:
+                self._on_call()
+            else:
+                self._send_offer(self.inbox.newest())  # still building: it has nothing to give, and says so at once
+
+    def _progress(self) -> dict[str, object]:
+        """Heartbeat thread."""
+        entered, completed = self.hub.entered_count, self.hub.completed_count()
+        return {"boundary": self.boundary, "phase": self._phase, "entered": entered, "completed": completed}
+
+    def _serve_live(self, generation: int, boundary: int) -> tuple[bytes, Sequence[memoryview]]:
+        """A peer's thread. The tensors rest until the generation has resumed, which needs the peer."""
+        if self._serving != (generation, boundary):
+            raise SnapshotUnavailable(f"rank {self.rank} does not rest at step {boundary} of generation {generation}")
+        return self.protected.describe(*self._served)
+
+    # ---------------------------------------------------------------- small helpers
+
+    def _connect(self, superseded: Callable[[], bool]) -> Any:
+        if self.settings is None:
+            return HashStore()
+        return ControlStore(self.settings.store, self.settings.token, superseded)
+
+    def _wait(self, ready: Callable[[], Any], generation: int) -> Any:
+        return self.inbox.wait(ready, generation=generation)
+
+    def _emit(self, kind: str, **fields: object) -> None:
+        self.events.emit(kind, at=time.monotonic_ns(), generation=self.generation, rank=self.rank, **fields)
+
+
+def _tensors_in(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in _tensors_in(part)]
+    return []

@@ -1,0 +1,225 @@
+"""What a training script writes: `with session() as ft`, `ft.protect`, `for step in ft.steps(n)`, `with step`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch.distributed as dist
+
+from phoenix_core.communicator import is_broken_collective
+from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
+from phoenix_core.recovery import Rank
+from phoenix_core.settings import WorkerSettings
+
+SIGNAL = signal.SIGRTMIN + 6
+"""Interrupts the training thread; chosen away from those that schedulers send to user code."""
+ANNOUNCEMENT_LIMIT_S = 60.0
+
+
+class StepInterrupted(BaseException):
+    """Thrown into a step that a failure elsewhere has made void. Not an Exception: no handler of the
+    script's should take it for an error of its own."""
+
+
+class Step:
+    """One pass of the loop. `index` is the optimizer step, counted from 0; after a recovery it may be an earlier one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.started_ns = 0
+        self.recorded: dict[str, Any] = {}
+
+    @property
+    def index(self) -> int:
+        return self._session.rank_state.boundary
+
+    def record(self, **values: float | int | str) -> None:
+        """Add values (the loss) to this step's `step_committed` event, exactly as they are."""
+        self.recorded.update(values)
+
+    def __enter__(self) -> Step:
+        session = self._session
+        if session.must_recover():
+            session.recover()
+        self.started_ns, self.recorded = time.monotonic_ns(), {}
+        session.rank_state.begin_step()
+        session.interruptible = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        session = self._session
+        session.interruptible = False
+        if error is None:
+            session.rank_state.commit_step(time.monotonic_ns() - self.started_ns, self.recorded)
+            return False
+        if not session.is_healable(error):
+            return False
+        error.__traceback__ = None  # its frames would keep the broken step's activations alive
+        session.recover(error)
+        return True
+
+
+_SHIELDED = (Step.__enter__.__code__, Step.__exit__.__code__)
+
+
+class Session:
+    """The runtime of one rank, as the script sees it. Made by `session()`."""
+
+    def __init__(self) -> None:
+        self.rank_state = Rank(WorkerSettings.from_environment(), on_call=self._wake)
+        self.interruptible = False
+        self._main = threading.get_ident()
+        self._iterating = False
+
+    # ---------------------------------------------------------------- script's view
+
+    @property
+    def rank(self) -> int:
+        return self.rank_state.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.rank_state.size
+
+    def protect(self, **objects: Any) -> None:
+        """Hand over what belongs to the training state: modules, optimizers, schedulers, samplers, ...
+
+        Each needs `state_dict()` and `load_state_dict()`. Call it once or several times, before `steps`.
+        Raises UsageError for an object that cannot be restored.
+        """
+        if self._iterating:
+            raise UsageError("protect() must come before the loop over steps(): recovery needs to know the whole state")
+        self.rank_state.protect(objects)
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """The steps to execute, 0 to total-1; each body must run inside `with step:`.
+
+        After a recovery the loop goes on at the right step, which may be the same one again.
+        """
+        if self._iterating:
+            raise UsageError("steps() can be used once per session: a spare must find its way into the loop")
+        self._iterating = True
+        state = self.rank_state
+        state.attach(self._before_optimizer)
+        state.begin()
+        step = Step(self)
+        while True:
+            while state.boundary < total:
+                if self.must_recover():
+                    self.recover()
+                    continue
+                before = (state.boundary, state.generation)
+                yield step
+                if (state.boundary, state.generation) == before and not self.must_recover():
+                    raise UsageError("the loop's body did not run inside `with step:`, so it cannot be recovered")
+            if self._finish():
+                return
+
+    def digest(self) -> str:
+        """SHA-256 over all replicated state of this rank; also written as a `state_digest` event."""
+        return self.rank_state.digest()
+
+    # ---------------------------------------------------------------- life
+
+    def open(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(SIGNAL, self._on_signal)
+        self.rank_state.open()
+
+    def close(self, error: BaseException | None) -> None:
+        if error is None and self._iterating:
+            self._finish()  # a script may leave its loop early: the others must know
+        elif error is not None and not isinstance(error, SystemExit):
+            self.rank_state.report_failure(error)
+        self.rank_state.close()
+
+    def _finish(self) -> bool:
+        """Wait until every rank is through; False if a failure called this one back into the loop."""
+        try:
+            self.rank_state.finish()
+        except GenerationSuperseded:
+            self.recover()
+            return False
+        return True
+
+    # ---------------------------------------------------------------- failures
+
+    def must_recover(self) -> bool:
+        return self.rank_state.superseded()
+
+    def is_healable(self, error: BaseException) -> bool:
+        """Whether the step broke because of a failure elsewhere, rather than of the script's own."""
+        if isinstance(error, StepInterrupted):
+            return True
+        seen: BaseException | None = error
+        while seen is not None:
+            if isinstance(seen, GenerationSuperseded | PeerLost | StepInterrupted):
+                return True
+            seen = seen.__cause__ or seen.__context__
+        # torch reports a broken collective as a bare RuntimeError, by way of autograd or not.
+        return is_broken_collective(error) or (isinstance(error, RuntimeError) and self.must_recover())
+
+    def recover(self, error: BaseException | None = None) -> None:
+        """Go through generations until one has resumed. Raises JobStopped where none is announced."""
+        try:
+            self.rank_state.recover(ANNOUNCEMENT_LIMIT_S)
+        except JobStopped as stopped:
+            raise stopped from error
+
+    def _wake(self) -> None:
+        """A new generation was announced (control thread): get the training thread out of its step."""
+        signal.pthread_kill(self._main, SIGNAL)
+
+    def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
+        if not self.interruptible:
+            return
+        walk = frame
+        while walk is not None:
+            if walk.f_code in _SHIELDED:
+                return  # the step is just beginning or ending: it will look for itself
+            walk = walk.f_back
+        self.interruptible = False
+        raise StepInterrupted
+
+    def _before_optimizer(self, *_: Any) -> None:
+        """From here to the end of the step the live state changes: no interruption, no way back."""
+        self.rank_state.before_optimizer()
+        self.interruptible = False
+
+
+class session:  # noqa: N801  # used as `with phoenix.session() as ft:`
+    """Join the job: initialises torch.distributed with the backend "phoenix". A spare waits here for a rank.
+
+    Without `phoenix run` the script runs as a world of one. Raises UsageError inside another session.
+    """
+
+    _open = False
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+
+    def __enter__(self) -> Session:
+        if session._open or dist.is_initialized():
+            raise UsageError(
+                "phoenix.session() initialises torch.distributed itself: remove init_process_group() from the script, "
+                "and open one session only"
+            )
+        session._open = True
+        self._session = Session()
+        self._session.open()
+        return self._session
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        session._open = False
+        assert self._session is not None
+        try:
+            self._session.close(error)
+        except PhoenixError as stopped:
+            print(f"phoenix: {stopped}", file=sys.stderr, flush=True)
+            raise SystemExit(1) from None

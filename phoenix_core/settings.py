@@ -1,0 +1,64 @@
+"""Every number and address that the runtime reads from its environment, in one typed value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from phoenix_core.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """When a silent worker is taken for failed. Seconds; defaults for one machine or a local network.
+
+    The hang timeout adapts: `hang_factor` median steps, but at least `hang_floor_s`.
+    """
+
+    heartbeat_s: float = 0.1
+    stopped_s: float = 0.2
+    silent_s: float = 5.0
+    hang_floor_s: float = 3.0
+    hang_factor: float = 10.0
+    first_step_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_s < self.silent_s:
+            raise UsageError(f"heartbeat_s {self.heartbeat_s} must be positive and below silent_s {self.silent_s}")
+        if self.hang_floor_s <= 2 * self.heartbeat_s:
+            raise UsageError(f"hang_floor_s {self.hang_floor_s} must be above two heartbeats")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What a worker process gets from its agent (all absent: the script runs alone, as one rank)."""
+
+    worker: str
+    node: str
+    control_fd: int
+    store: tuple[str, int]
+    token: str
+    events: Path | None
+    address: str
+    heartbeat_s: float
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] = os.environ) -> WorkerSettings | None:
+        """None outside of `phoenix run`."""
+        if "PHOENIX_WORKER" not in environment:
+            return None
+        host, port = environment["PHOENIX_STORE"].rsplit(":", 1)
+        run_dir = environment.get("PHOENIX_RUN_DIR")
+        worker = environment["PHOENIX_WORKER"]
+        return WorkerSettings(
+            worker=worker,
+            node=environment["PHOENIX_NODE"],
+            control_fd=int(environment["PHOENIX_CONTROL_FD"]),
+            store=(host, int(port)),
+            token=environment["PHOENIX_TOKEN"],
+            events=Path(run_dir) / "events" / f"{worker}.jsonl" if run_dir else None,
+            address=environment["PHOENIX_ADDRESS"],
+            heartbeat_s=float(environment["PHOENIX_HEARTBEAT_S"]),
+        )

@@ -1,0 +1,226 @@
+"""What belongs to the state of a rank, how it is described, and how it is put back.
+
+Two kinds. *Replicated* state (parameters, buffers, optimizer, scheduler, scaler) is the same on every rank of a
+DDP job: it comes from a live twin and never travels otherwise. *Small* state (random generators, data
+position, buffers that the forward pass changed) is a rank's own: it goes to a holder at every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from phoenix_core import ddp
+from phoenix_core.errors import SnapshotUnavailable, UsageError
+
+ALWAYS_SENT_BYTES: Final = 64 * 1024
+"""Buffers up to this size go into the small state unseen; larger ones only once they differ from the start."""
+
+Key = tuple[str, ...]
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a dense CPU tensor, without a copy."""
+    if not tensor.is_contiguous():
+        raise UsageError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous and cannot be protected")
+    flat = tensor.detach().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+    return memoryview(cast(Any, flat.numpy()))
+
+
+def _is_replicated(value: object) -> bool:
+    scheduler = torch.optim.lr_scheduler.LRScheduler | torch.optim.lr_scheduler.ReduceLROnPlateau
+    return isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | scheduler)
+
+
+@dataclass
+class Protected:
+    """The objects that a script has handed over, by the names it gave them."""
+
+    objects: dict[str, Any] = field(default_factory=dict)
+    _buffers_at_start: dict[Key, torch.Tensor] = field(default_factory=dict)
+
+    def add(self, objects: Mapping[str, Any]) -> None:
+        """Raises UsageError for an object that can be neither saved nor restored."""
+        for name, value in objects.items():
+            if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+                raise UsageError(
+                    f"protect({name}=...): a {type(value).__name__} has no state_dict() and load_state_dict(); "
+                    "give it both, or protect the object that holds its state"
+                )
+            if name in self.objects:
+                raise UsageError(f"protect({name}=...): the name is taken")
+            self.objects[name] = value
+            if isinstance(value, torch.nn.Module):
+                for key, buffer in self._module_buffers(name, value):
+                    self._buffers_at_start[key] = buffer.detach().clone()
+
+    # ---------------------------------------------------------------- views
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        return {name: value for name, value in self.objects.items() if isinstance(value, torch.nn.Module)}
+
+    def ddp_modules(self) -> list[DistributedDataParallel]:
+        found = [m for root in self.modules().values() for m in root.modules()]
+        return [module for module in found if isinstance(module, DistributedDataParallel)]
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {name: value for name, value in self.objects.items() if isinstance(value, torch.optim.Optimizer)}
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        for module in self.modules().values():
+            yield from module.parameters()
+
+    def _own(self) -> dict[str, Any]:
+        return {name: value for name, value in self.objects.items() if not _is_replicated(value)}
+
+    def _carried(self) -> dict[str, Any]:
+        """Replicated objects other than modules and optimizers."""
+        tensors = torch.nn.Module | torch.optim.Optimizer
+        return {n: v for n, v in self.objects.items() if _is_replicated(v) and not isinstance(v, tensors)}
+
+    @staticmethod
+    def _module_buffers(name: str, module: torch.nn.Module) -> Iterator[tuple[Key, torch.Tensor]]:
+        for path, buffer in module.named_buffers():
+            yield (name, path), buffer
+
+    # ---------------------------------------------------------------- small state
+
+    def capture_small(self) -> bytes:
+        """This rank's own small state, pickled."""
+        state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+        if "numpy" in sys.modules:
+            state["numpy"] = sys.modules["numpy"].random.get_state()
+        state["objects"] = {name: value.state_dict() for name, value in self._own().items()}
+        state["buffers"] = {key: buffer.detach().clone() for key, buffer in self._changed_buffers()}
+        return pickle.dumps(state)
+
+    def _changed_buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:
+        for name, module in self.modules().items():
+            for key, buffer in self._module_buffers(name, module):
+                start = self._buffers_at_start[key]
+                if buffer.nbytes <= ALWAYS_SENT_BYTES or not torch.equal(buffer, start):
+                    yield key, buffer
+
+    @torch.no_grad()
+    def load_small(self, payload: bytes) -> None:
+        state = pickle.loads(payload)
+        for name, value in self._own().items():
+            value.load_state_dict(state["objects"][name])
+        buffers = {key: b for name, module in self.modules().items() for key, b in self._module_buffers(name, module)}
+        for key, saved in state["buffers"].items():
+            buffers[key].copy_(saved)
+        random.setstate(state["python"])
+        if "numpy" in state:
+            import numpy
+
+            numpy.random.set_state(state["numpy"])
+        torch.set_rng_state(state["torch"])  # last: loading the rest may have drawn numbers
+
+    # ---------------------------------------------------------------- replicated state
+
+    def tensors(self) -> Iterator[tuple[Key, torch.Tensor]]:
+        """Every replicated tensor, in an order that is the same on every rank."""
+        for name, module in self.modules().items():
+            for path, parameter in module.named_parameters():
+                yield (name, "parameter", path), parameter
+            for path, buffer in module.named_buffers():
+                yield (name, "buffer", path), buffer
+        for name, optimizer in self.optimizers().items():
+            for place, parameter in _numbered(optimizer):
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        yield (name, "state", place, str(key)), value
+
+    def describe(self, layouts: list[ddp.Layout], zeroed: list[bool]) -> tuple[bytes, list[memoryview]]:
+        """The replicated state for a peer: a pickled description, and the memory of its tensors in order.
+
+        `layouts`: buckets of each DDP module's next step; `zeroed`: see `reset_gradients`.
+        """
+        listed = list(self.tensors())
+        description = {
+            "tensors": [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in listed],
+            "plain": {name: _plain_state(optimizer) for name, optimizer in self.optimizers().items()},
+            "carried": {name: value.state_dict() for name, value in self._carried().items()},
+            "layouts": layouts,
+            "zeroed": zeroed,
+        }
+        return pickle.dumps(description), [memory_of(tensor) for _, tensor in listed]
+
+    def place(self, described: bytes) -> tuple[dict[str, Any], list[memoryview]]:
+        """Make room for a twin's state: its description, and the memory that each of its tensors goes to.
+
+        Raises SnapshotUnavailable where the twin's state does not fit this rank's objects.
+        """
+        description = pickle.loads(described)
+        own = dict(self.tensors())
+        rooms = []
+        for key, dtype, shape in description["tensors"]:
+            tensor = own.get(key)
+            if tensor is None and key[1] == "state":
+                tensor = self._new_state(key, dtype, shape)
+            if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != shape:
+                found = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+                raise SnapshotUnavailable(f"the twin sends {'.'.join(key)} as {dtype} {shape}, this rank has {found}")
+            rooms.append(memory_of(tensor))
+        return description, rooms
+
+    def _new_state(self, key: Key, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        name, _, place, entry = key
+        parameter = dict(_numbered(self.optimizers()[name]))[place]
+        tensor = torch.empty(shape, dtype=dtype)
+        self.optimizers()[name].state[parameter][entry] = tensor
+        return tensor
+
+    def finish_placing(self, description: Mapping[str, Any]) -> None:
+        """Put in place what of a twin's state is not a tensor."""
+        for name, plain in description["plain"].items():
+            _load_plain_state(self.optimizers()[name], plain)
+        for name, state in description["carried"].items():
+            self._carried()[name].load_state_dict(state)
+
+    # ---------------------------------------------------------------- gradients and digest
+
+    def reset_gradients(self, zeroed: Iterable[bool]) -> None:
+        """Drop what a broken step left. `zeroed` says per parameter whether a gradient of zeros stands there."""
+        for parameter, keep in zip(self.parameters(), zeroed, strict=True):
+            parameter.grad = torch.zeros_like(parameter) if keep else None
+
+    def digest(self) -> str:
+        """SHA-256 over the replicated tensors."""
+        total = hashlib.sha256()
+        for key, tensor in self.tensors():
+            total.update("/".join(key).encode())
+            total.update(memory_of(tensor.detach().contiguous()))
+        return total.hexdigest()
+
+
+def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """The optimizer's parameters, named by group and place: names that all ranks share."""
+    for g, group in enumerate(optimizer.param_groups):
+        for i, parameter in enumerate(group["params"]):
+            yield f"{g}.{i}", parameter
+
+
+def _plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    entries = {
+        place: {k: v for k, v in optimizer.state.get(parameter, {}).items() if not isinstance(v, torch.Tensor)}
+        for place, parameter in _numbered(optimizer)
+    }
+    return {"groups": groups, "entries": {place: entry for place, entry in entries.items() if entry}}
+
+
+def _load_plain_state(optimizer: torch.optim.Optimizer, plain: Mapping[str, Any]) -> None:
+    for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
+        group.update(saved)
+    for place, parameter in _numbered(optimizer):
+        if place in plain["entries"]:
+            optimizer.state[parameter].update(plain["entries"][place])

@@ -1,0 +1,43 @@
+"""Sockets of this process as the kernel lists them: how a blocked gloo collective is woken.
+
+gloo offers no way to stop a collective that waits (its `abort` returns and the wait goes on). Shutting
+its connected sockets down from another thread ends every wait within milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+
+_ours: set[str] = set()
+
+
+def open_sockets() -> set[tuple[int, str]]:
+    """(descriptor, kernel name such as `socket:[123]`) of every socket of this process."""
+    found = set()
+    for entry in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed since it was listed
+            name = os.readlink(f"/proc/self/fd/{entry}")
+            if name.startswith("socket:"):
+                found.add((int(entry), name))
+    return found
+
+
+def keep_out(connection: socket.socket) -> None:
+    """This socket is the runtime's own: `shut_down` must never touch it."""
+    _ours.add(os.readlink(f"/proc/self/fd/{connection.fileno()}"))
+
+
+def shut_down(sockets: set[tuple[int, str]]) -> None:
+    """Shut down those of `sockets` that are still the same, connected and not our own.
+
+    A listening one is left alone: gloo's own thread would throw and abort the process.
+    """
+    for descriptor, name in sockets:
+        with suppress(OSError):
+            if name in _ours or os.readlink(f"/proc/self/fd/{descriptor}") != name:
+                continue
+            with socket.socket(fileno=os.dup(descriptor)) as connection:
+                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RDWR)

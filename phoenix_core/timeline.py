@@ -1,0 +1,203 @@
+"""Recoveries as phases that tile them exactly, computed from events and from nothing else.
+
+Phase k ends at `max(end of phase k-1, its own instant)`: the parts of a recovery overlap in time
+(the spare builds its model while survivors quiesce), and the clamp charges each moment to the
+earliest phase that was still open, so the phases always add up to the recovery time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from phoenix_core.events import Event
+
+
+class Phase(StrEnum):
+    DETECT = "detect"
+    QUIESCE = "quiesce"
+    REPLACE = "replace"
+    RECONSTRUCT = "reconstruct"
+    RESTORE = "restore"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What the detector said: who, and why it thinks so."""
+
+    worker: str
+    rank: int | None
+    cause: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """One recovery: from the fault (or the first sign of it) to the first new step everywhere.
+
+    `ends[phase]` is the monotonic ns at which the phase ended; a phase that never ended is missing,
+    and so are all after it. `lost_steps` counts steps that survivors execute a second time.
+    """
+
+    generation: int
+    started_ns: int
+    fault: str | None
+    failures: tuple[Failure, ...]
+    ends: Mapping[Phase, int]
+    resume_step: int | None
+    lost_steps: int
+    superseded: bool
+
+    @property
+    def complete(self) -> bool:
+        return len(self.ends) == len(Phase)
+
+    @property
+    def phases_s(self) -> dict[Phase, float | None]:
+        """Seconds per phase; None for one that never ended."""
+        lengths: dict[Phase, float | None] = {}
+        start = self.started_ns
+        for phase in Phase:
+            end = self.ends.get(phase)
+            lengths[phase] = None if end is None else (end - start) / 1e9
+            start = start if end is None else end
+        return lengths
+
+    @property
+    def recovery_s(self) -> float | None:
+        return (self.ends[Phase.RECOMPUTE] - self.started_ns) / 1e9 if self.complete else None
+
+    @property
+    def downtime_s(self) -> float | None:
+        """Recovery time less the recomputation of the step."""
+        return (self.ends[Phase.RESTORE] - self.started_ns) / 1e9 if self.complete else None
+
+
+def recoveries(events: Iterable[Event]) -> list[Recovery]:
+    """Every recovery that the events tell of, in order of generation.
+
+    A failure of a worker that holds no rank (a parked spare) starts no recovery.
+    """
+    ordered = sorted(events, key=lambda event: event.at)
+    failures = [event for event in ordered if event.kind == "failure_detected" and event.rank is not None]
+    faults = _faults_of(ordered, failures)
+    generations = sorted({event.generation for event in failures if event.generation is not None})
+    recovered = []
+    for generation, following in zip(generations, [*generations[1:], None], strict=False):
+        own = [index for index, event in enumerate(failures) if event.generation == generation]
+        fault = next((faults[index] for index in own if index in faults), None)
+        recovered.append(_recovery(ordered, generation, [failures[index] for index in own], fault, following))
+    return recovered
+
+
+def _faults_of(events: Sequence[Event], failures: Sequence[Event]) -> dict[int, Event]:
+    """Fault per index of `failures`: the failure of the same worker first, else the next in time."""
+    matched: dict[int, Event] = {}
+    for same_worker in (True, False):
+        for fault in (event for event in events if event.kind == "fault_injected"):
+            if any(fault is other for other in matched.values()):
+                continue
+            for index, failure in enumerate(failures):
+                fits = failure.at >= fault.at and index not in matched
+                if fits and (failure.worker == fault.worker or not same_worker):
+                    matched[index] = fault
+                    break
+    return matched
+
+
+def _recovery(
+    events: Sequence[Event], generation: int, detected: Sequence[Event], fault: Event | None, following: int | None
+) -> Recovery:
+    resumed = _first(events, "generation_resumed", generation)
+    instants = {
+        Phase.DETECT: detected[0].at,
+        Phase.QUIESCE: _last(events, "worker_quiesced", generation),
+        Phase.REPLACE: _last(events, "model_built", generation),
+        Phase.RECONSTRUCT: _last(events, "communicator_ready", generation),
+        Phase.RESTORE: _last(events, "state_restored", generation),
+        Phase.RECOMPUTE: _recomputed(events, generation, resumed),
+    }
+    started = fault.at if fault else _sign_of_life(events, detected[0])
+    return Recovery(
+        generation=generation,
+        started_ns=started,
+        fault=str(fault.data["fault"]) if fault else None,
+        failures=tuple(_failure(event) for event in detected),
+        ends=_tile(started, instants, closed=resumed is not None),
+        resume_step=resumed.step if resumed else None,
+        lost_steps=_lost_steps(events, generation, detected, resumed),
+        superseded=resumed is None and following is not None,
+    )
+
+
+def _tile(started: int, instants: Mapping[Phase, int | None], *, closed: bool) -> dict[Phase, int]:
+    """Ends that never run backwards. Where every rank resumed, a phase without an event took no time."""
+    ends: dict[Phase, int] = {}
+    previous = started
+    for phase in Phase:
+        instant = instants[phase]
+        if instant is None and (phase is Phase.RECOMPUTE or not closed):
+            break
+        previous = max(previous, instant if instant is not None else previous)
+        ends[phase] = previous
+    return ends
+
+
+def _failure(event: Event) -> Failure:
+    cause, detail = str(event.data.get("cause", "")), str(event.data.get("detail", ""))
+    return Failure(worker=event.worker or "", rank=event.rank, cause=cause, detail=detail)
+
+
+def _sign_of_life(events: Sequence[Event], detected: Event) -> int:
+    """In production nobody injects: the clock starts at the last thing the failed worker reported."""
+    own = [event.at for event in events if event.worker == detected.worker and event.at <= detected.at]
+    reported = [at for at in own if at < detected.at]
+    return max(reported, default=detected.at)
+
+
+def _first(events: Iterable[Event], kind: str, generation: int) -> Event | None:
+    return next((event for event in events if event.kind == kind and event.generation == generation), None)
+
+
+def _last(events: Iterable[Event], kind: str, generation: int) -> int | None:
+    return max((event.at for event in events if event.kind == kind and event.generation == generation), default=None)
+
+
+def _recomputed(events: Sequence[Event], generation: int, resumed: Event | None) -> int | None:
+    """When the last rank committed the first step after the swap."""
+    world = _first(events, "world_formed", generation)
+    if resumed is None or world is None:
+        return None
+    ranks = world.data.get("ranks")
+    assert isinstance(ranks, list)
+    committed = [
+        event
+        for event in events
+        if event.kind == "step_committed" and event.generation == generation and event.step == resumed.step
+    ]
+    if {event.rank for event in committed} != set(range(len(ranks))):
+        # Nothing is left to compute where the step that was restored was the job's last.
+        ended = any(event.kind == "job_finished" and event.data.get("outcome") == "completed" for event in events)
+        return resumed.at if ended and not committed else None
+    return max(event.at for event in committed)
+
+
+def _lost_steps(events: Sequence[Event], generation: int, detected: Sequence[Event], resumed: Event | None) -> int:
+    """Steps that a survivor had begun before it quiesced and begins again in the new generation."""
+    if resumed is None or resumed.step is None:
+        return 0
+    failed = {event.worker for event in detected}
+    begun = [
+        event.step
+        for event in events
+        if event.kind == "phase_entered"
+        and event.data.get("phase") == "forward"
+        and event.step is not None
+        and event.generation is not None
+        and event.generation < generation
+        and event.at < resumed.at
+        and event.worker not in failed
+    ]
+    return max(0, max(begun, default=-1) + 1 - resumed.step)

@@ -1,0 +1,174 @@
+"""State between workers: a small server in each, and the requests that peers make of it.
+
+The wire is a JSON header line, then raw bytes. Every connection begins with the job's token, since the
+payloads are unpickled: nobody outside the job is listened to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO, Final
+
+from phoenix_core.errors import PeerLost, SnapshotUnavailable
+from phoenix_core.sockets import keep_out
+from phoenix_core.wire import decode, encode
+
+KEPT_BOUNDARIES: Final = 4
+"""Small states kept per owner: a survivor may be one step behind, a broken step may have sent one ahead."""
+TIMEOUT_S: Final = 30.0
+
+
+class SmallStates:
+    """Small states by owner and boundary, each with its checksum; the oldest are dropped."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, dict[int, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def put(self, owner: int, boundary: int, payload: bytes) -> None:
+        with self._lock:
+            kept = self._kept.setdefault(owner, {})
+            kept[boundary] = payload
+            for old in sorted(kept)[:-KEPT_BOUNDARIES]:
+                del kept[old]
+
+    def get(self, owner: int, boundary: int) -> bytes:
+        """Raises SnapshotUnavailable where it is not kept."""
+        with self._lock:
+            try:
+                return self._kept[owner][boundary]
+            except KeyError:
+                raise SnapshotUnavailable(f"no small state of rank {owner} at step {boundary} is kept here") from None
+
+    def boundaries(self) -> dict[int, tuple[int, ...]]:
+        with self._lock:
+            return {owner: tuple(sorted(kept)) for owner, kept in self._kept.items()}
+
+
+class PeerServer:
+    """Serves this worker's held small states and, during a recovery, its live tensors."""
+
+    def __init__(self, host: str, token: str, serve_live: Callable[[int, int], tuple[bytes, Sequence[memoryview]]]) -> None:
+        """`serve_live(generation, boundary)` gives the description and memory of the live state, or raises
+        SnapshotUnavailable; the memory must not change until the generation has resumed."""
+        self._token = token
+        self._serve_live = serve_live
+        self.held = SmallStates()
+        self._listener = socket.create_server((host, 0), backlog=128)
+        keep_out(self._listener)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        threading.Thread(target=self._accept, name="phoenix-peers", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            keep_out(connection)
+            threading.Thread(target=self._serve, args=(connection,), name="phoenix-peer", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, ValueError), connection.makefile("rb") as reader:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not hmac.compare_digest(str(decode(reader.readline()).get("token")), self._token):
+                return
+            while line := reader.readline():
+                self._answer(decode(line), reader, connection)
+
+    def _answer(self, request: dict[str, Any], reader: BinaryIO, connection: socket.socket) -> None:
+        try:
+            match request["op"]:
+                case "put":
+                    payload = reader.read(request["size"])
+                    if hashlib.sha256(payload).hexdigest() != request["sha256"]:
+                        raise SnapshotUnavailable("the small state arrived damaged")
+                    self.held.put(request["owner"], request["boundary"], payload)
+                    connection.sendall(encode({"ok": True}))
+                case "small":
+                    payload = self.held.get(request["owner"], request["boundary"])
+                    digest = hashlib.sha256(payload).hexdigest()
+                    connection.sendall(encode({"ok": True, "size": len(payload), "sha256": digest}) + payload)
+                case "live":
+                    described, parts = self._serve_live(request["generation"], request["boundary"])
+                    connection.sendall(encode({"ok": True, "size": len(described)}) + described)
+                    for part in parts:
+                        connection.sendall(part)
+        except SnapshotUnavailable as error:
+            connection.sendall(encode({"ok": False, "error": str(error)}))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+class PeerClient:
+    """One connection to a peer's server. Not for use by two threads at once."""
+
+    def __init__(self, address: tuple[str, int], token: str) -> None:
+        """Raises PeerLost where nobody answers there."""
+        try:
+            self._socket = socket.create_connection(address, timeout=TIMEOUT_S)
+        except OSError as error:
+            raise PeerLost(f"no peer answers at {address[0]}:{address[1]}: {error}") from error
+        keep_out(self._socket)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = self._socket.makefile("rb")
+        self._socket.sendall(encode({"token": token}))
+
+    def put(self, owner: int, boundary: int, payload: bytes) -> None:
+        """Store a small state there; returns once the holder has verified it."""
+        digest = hashlib.sha256(payload).hexdigest()
+        header = {"op": "put", "owner": owner, "boundary": boundary, "size": len(payload), "sha256": digest}
+        self._ask(header, payload)
+
+    def small(self, owner: int, boundary: int) -> bytes:
+        """Raises SnapshotUnavailable where it is not kept or damaged."""
+        answer = self._ask({"op": "small", "owner": owner, "boundary": boundary})
+        payload = self._reader.read(answer["size"])
+        if hashlib.sha256(payload).hexdigest() != answer["sha256"]:
+            raise SnapshotUnavailable(f"the small state of rank {owner} at step {boundary} is damaged")
+        return payload
+
+    def live(self, generation: int, boundary: int, place: Callable[[bytes], Iterable[memoryview]]) -> int:
+        """Fetch a twin's live state; `place(description)` says where the parts go. Returns the bytes moved."""
+        answer = self._ask({"op": "live", "generation": generation, "boundary": boundary})
+        moved = 0
+        for part in place(self._reader.read(answer["size"])):
+            self._fill(part)
+            moved += len(part)
+        return moved
+
+    def _ask(self, header: dict[str, Any], payload: bytes = b"") -> dict[str, Any]:
+        try:
+            self._socket.sendall(encode(header) + payload)
+            line = self._reader.readline()
+        except OSError as error:
+            raise PeerLost(f"the peer's connection broke: {error}") from error
+        if not line:
+            raise PeerLost("the peer closed the connection")
+        answer = decode(line)
+        if not answer["ok"]:
+            raise SnapshotUnavailable(answer["error"])
+        return answer
+
+    def _fill(self, part: memoryview) -> None:
+        done = 0
+        while done < len(part):
+            try:
+                count = self._reader.readinto(part[done:])
+            except OSError as error:
+                raise PeerLost(f"the peer's connection broke: {error}") from error
+            if not count:
+                raise PeerLost("the peer closed the connection in mid transfer")
+            done += count
+
+    def close(self) -> None:
+        self._reader.close()
+        self._socket.close()
