@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,7 @@ FORMING_TIMEOUT: Final = timedelta(seconds=20)
 
 _c10d: Any = torch._C._distributed_c10d
 """What torch's own type stubs leave out."""
+_ProcessGroup: Any = dist.ProcessGroup
 
 _DELEGATED: Final = (
     "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_coalesced",
@@ -50,7 +51,7 @@ class Inner:
 
 def _inner_group(backend: Any, kind: Any, rank: int, size: int, store: Store) -> dist.ProcessGroup:
     """A plain ProcessGroup that carries `backend`: what the collectives are handed on to."""
-    inner: dist.ProcessGroup = cast("Any", dist.ProcessGroup)(store, rank, size)
+    inner: dist.ProcessGroup = _ProcessGroup(store, rank, size)
     inner._set_default_backend(kind)
     inner._register_backend(torch.device("cpu"), kind, backend)
     return inner
@@ -60,7 +61,7 @@ class PhoenixGroup(dist.ProcessGroup):
     """One process group; see the module's docstring. Made by torch through `register_backend`."""
 
     def __init__(self, hub: Hub, store: Store, rank: int, size: int) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the stub knows only one of the overloads
         self.hub = hub
         self.generation = -1
         self._group_store = store

@@ -21,6 +21,7 @@ from phoenix_core.events import EventWriter
 from phoenix_core.membership import Job, Membership
 from phoenix_core.placement import Offer
 from phoenix_core.protocol import (
+    Alert,
     Announce,
     Decision,
     End,
@@ -154,6 +155,8 @@ class Coordinator:
                     self._to_node(decision.node, {"op": "spawn", "worker": decision.worker})
                 case Kill():
                     self._to_worker_agent(decision.worker, {"op": "kill", "worker": decision.worker})
+                case Alert():
+                    self._to_ranks({"op": "alert", "generation": decision.generation})
                 case Announce():
                     self._announce(decision)
                 case SendPlan():

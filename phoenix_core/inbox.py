@@ -55,6 +55,7 @@ class Inbox:
         self.call: Call | None = None
         self.plans: dict[int, Plan] = {}
         self.resumed: dict[int, int] = {}
+        self.alerted = 0
         self.released = False
 
     def put(self, message: dict[str, Any]) -> None:
@@ -63,6 +64,8 @@ class Inbox:
             match message["op"]:
                 case "world":
                     self.call = Call.from_message(message)
+                case "alert":
+                    self.alerted = message["generation"]
                 case "plan":
                     plan = Plan(
                         boundary=message["boundary"], tensors=message.get("tensors"), small=message.get("small")
@@ -79,7 +82,8 @@ class Inbox:
             self.changed.notify_all()
 
     def newest(self) -> int:
-        return self.call.generation if self.call is not None else 0
+        """The latest generation that was announced, or that an alert says is coming."""
+        return max(self.alerted, self.call.generation if self.call is not None else 0)
 
     def wait(self, ready: Callable[[], T | None], *, generation: int | None, limit_s: float | None = None) -> T:
         """The first value of `ready` that is not None.
@@ -99,14 +103,16 @@ class Inbox:
             if deadline is not None and time.monotonic() > deadline:
                 raise PeerLost(f"no word from the coordinator for {limit_s:.0f} s")
 
-    def next_call(self, after: int, limit_s: float) -> Call:
-        """The announcement of a generation later than `after`; raises JobStopped where none comes in time."""
+    def next_call(self, after: int) -> Call:
+        """The announcement of a generation later than `after`, however long the coordinator looks for a worker."""
+        return self.wait(
+            lambda: self.call if self.call is not None and self.call.generation > after else None, generation=None
+        )
+
+    def expect_news(self, after: int, limit_s: float) -> int:
+        """Wait for a generation later than `after` to be announced or alerted; raises JobStopped where none is."""
         try:
-            return self.wait(
-                lambda: self.call if self.call is not None and self.call.generation > after else None,
-                generation=None,
-                limit_s=limit_s,
-            )
+            return self.wait(lambda: self.newest() if self.newest() > after else None, generation=None, limit_s=limit_s)
         except PeerLost:
             raise JobStopped(
                 f"a collective broke and no new generation was announced within {limit_s:.0f} s: the coordinator "

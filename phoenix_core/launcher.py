@@ -25,8 +25,10 @@ from phoenix_core.settings import Detection
 from phoenix_core.wire import die_with_parent
 
 LOOPBACK = "127.0.0.1"
-IGNORED = ("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port",
-           "local-addr", "monitor-interval", "start-method", "role", "redirects", "tee", "local-ranks-filter")  # fmt: skip
+IGNORED = (
+    "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr",
+    "monitor-interval", "start-method", "role", "redirects", "tee", "local-ranks-filter",
+)  # fmt: skip
 """Flags of torchrun that say how machines find each other or where output goes; one machine needs none."""
 
 

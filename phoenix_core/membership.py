@@ -18,6 +18,7 @@ from phoenix_core.detection import keeps_others_waiting
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.placement import Offer, RestorePlan, plan_restore
 from phoenix_core.protocol import (
+    Alert,
     Announce,
     Decision,
     End,
@@ -151,7 +152,9 @@ class Membership:
 
     @property
     def world(self) -> World:
-        parked = tuple(m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self.ranks)
+        parked = tuple(
+            m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self.ranks
+        )
         return World(generation=self.generation, ranks=tuple(self.ranks), spares=parked)
 
     @property
@@ -245,8 +248,8 @@ class Membership:
             return f"{who} failed before training began ({detail or cause}); its log says why"
         if self._failures_without_progress > self.job.max_restarts:
             return (
-                f"{self._failures_without_progress} failures without one new step, the last of {who} ({detail or cause}); "
-                f"the limit is --max-restarts {self.job.max_restarts}"
+                f"{self._failures_without_progress} failures without one new step, the last of {who} "
+                f"({detail or cause}); the limit is --max-restarts {self.job.max_restarts}"
             )
         return ""
 
@@ -264,12 +267,13 @@ class Membership:
             return self._form(filled, now)
         coming = sum(m.state is State.STARTING for m in self.members.values())
         missing = len(self._vacant) - len(spares) - coming
+        alert = Alert(generation=self.generation + 1)
         started: list[Decision] = [self._spawn(node) for node in self._to_respawn[: max(0, missing)]]
         del self._to_respawn[: len(started)]
         if len(started) < missing:
             ranks = ", ".join(map(str, sorted(self._vacant)))
             return [*started, *self._end("failed", f"no spare is left for rank {ranks} and no node can start one")]
-        return started
+        return [alert, *started]
 
     def _form(self, filled: set[int], now: float) -> list[Decision]:
         """Announce the next generation, in which `filled` ranks have a worker that they had not before."""
@@ -336,9 +340,7 @@ class Membership:
         self._last_boundary = None
         for worker in self.ranks:
             self.members[worker].changed_at = now
-        resumed = Record(
-            kind="generation_resumed", fields={"generation": self.generation, "step": self._plan.boundary}
-        )
+        resumed = Record(kind="generation_resumed", fields={"generation": self.generation, "step": self._plan.boundary})
         return [resumed, Resume(generation=self.generation, boundary=self._plan.boundary)]
 
     # ---------------------------------------------------------------- progress

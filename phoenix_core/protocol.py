@@ -133,6 +133,13 @@ class Kill:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alert:
+    """A rank failed and no spare is ready: survivors leave their step now and wait for `generation`."""
+
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Announce:
     """A new generation. `joining` are the ranks whose state must come from others; `fresh`: nobody has any."""
 
@@ -174,4 +181,4 @@ class End:
     reason: str
 
 
-Decision = Spawn | Kill | Announce | SendPlan | Resume | Release | Record | End
+Decision = Spawn | Kill | Alert | Announce | SendPlan | Resume | Release | Record | End

@@ -64,6 +64,8 @@ class Rank:
         self._phase = ""
         self._captured = self._contributed = self._changing = False
         self._small = b""
+        self.recorded: Mapping[str, Any] = {}
+        self._recorded_then: Mapping[str, Any] = {}
 
     # ---------------------------------------------------------------- joining the job
 
@@ -125,7 +127,7 @@ class Rank:
         elif call.fresh:
             self.live = 0
             self._start_replicating(call)
-            self._keep_small(0, self.protected.capture_small())
+            self._keep_small(0, self.protected.capture_small({}))
             self._wait_safe(0)
             self._control.send("restored", generation=self.generation)
             self._wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
@@ -135,7 +137,9 @@ class Rank:
 
     # ---------------------------------------------------------------- a step
 
-    def begin_step(self) -> None:
+    def begin_step(self, recorded: Mapping[str, Any]) -> None:
+        """`recorded` is filled by the script during the step."""
+        self.recorded = recorded
         self._captured = self._contributed = self._changing = False
         self._zeroed = [parameter.grad is not None for parameter in self.protected.parameters()]
         self._enter_phase("forward")
@@ -143,7 +147,7 @@ class Rank:
     def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
         """The step is in the live state."""
         if self._captured:
-            small = self.protected.capture_small()
+            small = self.protected.capture_small(self._recorded_then)
             if small != self._small:  # the script drew random numbers or data after its gradients were ready
                 self._keep_small(self.boundary + 1, small)
         step = self.boundary
@@ -178,7 +182,8 @@ class Rank:
 
     def _capture_small(self) -> None:
         self._captured = True
-        self._small = self.protected.capture_small()
+        self._recorded_then = dict(self.recorded)
+        self._small = self.protected.capture_small(self._recorded_then)
         self._keep_small(self.boundary + 1, self._small)
 
     def before_optimizer(self) -> None:
@@ -222,20 +227,25 @@ class Rank:
 
         Raises JobStopped where the coordinator announces none within `limit_s`.
         """
-        joining = self._call is not None and self._early is not None
-        call = self._call if joining and not self.superseded() else self.inbox.next_call(self.generation, limit_s)
+        joining = self._early is not None and self._early.generation == self.inbox.newest()
         while True:
-            assert call is not None
             try:
+                if not joining:
+                    self._quiesce(self.inbox.expect_news(self.generation, limit_s))
+                call = self._call if joining else self.inbox.next_call(self.generation - 1)
+                joining = False
+                assert call is not None
+                if call.generation != self.generation:
+                    self._quiesce(call.generation)  # the one that was alerted has been superseded already
                 self._recover_once(call)
                 return
             except (GenerationSuperseded, PeerLost, SnapshotUnavailable):
                 # Whoever could not give what the plan promised is dying or was superseded itself.
-                call = self.inbox.next_call(call.generation, limit_s)
+                continue
 
     def _recover_once(self, call: Call) -> None:
         generation = call.generation
-        self._quiesce(call)
+        self._send_offer(generation)
         formations = self._form(generation)
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
         layouts, zeroed, source, moved = self._fetch(call, plan)
@@ -245,6 +255,8 @@ class Rank:
         self.hub.install(*formations)
         self._emit("communicator_ready", groups=len(self.hub.groups()))
         self._put_back(plan.boundary, layouts, zeroed, small)
+        if plan.tensors is not None:
+            self._commit_for_the_dead(plan.boundary - 1)
         self._start_replicating(call)
         self._keep_small(plan.boundary, small)
         self._wait_safe(plan.boundary)
@@ -255,12 +267,9 @@ class Rank:
         self._serving = None
         self.hub.bury()
 
-    def _quiesce(self, call: Call) -> None:
-        """Leave the old generation and say what this rank can give; a spare that was never in one says nothing."""
-        survivor = self._early is None or self._early.generation != call.generation
-        self.generation = call.generation
-        if not survivor:
-            return
+    def _quiesce(self, generation: int) -> None:
+        """Leave the old generation, and come to rest in a state that others can be served from."""
+        self.generation = generation
         self._early = None
         self.hub.localise()
         if self.live is not None:
@@ -268,9 +277,8 @@ class Rank:
                 for module in self.protected.ddp_modules():
                     ddp.settle(module)
             self._served = ([ddp.layout(module) for module in self.protected.ddp_modules()], self._zeroed)
-            self._serving = (call.generation, self.live)
+            self._serving = (generation, self.live)
         self._emit("worker_quiesced", boundary=self.live)
-        self._send_offer(call.generation)
 
     def _send_offer(self, generation: int) -> None:
         held = self._server.held.boundaries() if self._server is not None else {}
@@ -324,10 +332,15 @@ class Rank:
         for module, buckets in zip(self.protected.ddp_modules(), layouts, strict=True):
             ddp.reset(module, buckets)
         self.protected.reset_gradients(zeroed)
-        self.protected.load_small(small)
+        self.recorded = self.protected.load_small(small)
         self.boundary = self.live = self._reducers_since = boundary
         self._captured = self._contributed = self._changing = False
         self._zeroed, self._phase = zeroed, ""
+
+    def _commit_for_the_dead(self, step: int) -> None:
+        """This rank never ended `step` itself, but the state that it was given has it: say so, with its records."""
+        if step >= 0:
+            self._emit("step_committed", step=step, restored=True, **self.recorded)
 
     # ---------------------------------------------------------------- the end
 
@@ -363,16 +376,14 @@ class Rank:
 
     def _on_command(self, message: dict[str, Any]) -> None:
         """Control thread. The groups are broken here, since the training thread may wait in one."""
-        if message["op"] == "world":
-            generation = int(message["world"]["generation"])
-            if self.generation and generation > self.generation:
-                self.hub.announce(generation)
         self.inbox.put(message)
-        if message["op"] == "world" and self._call is not None and self.inbox.newest() > self.generation:
+        newest = self.inbox.newest()
+        if message["op"] in ("world", "alert") and 0 < self.generation < newest:
+            self.hub.announce(newest)
             if self._in_loop:
                 self._on_call()
-            else:
-                self._send_offer(self.inbox.newest())  # still building: it has nothing to give, and says so at once
+            elif message["op"] == "world":
+                self._send_offer(newest)  # still building: it has nothing to give, and says so at once
 
     def _progress(self) -> dict[str, object]:
         """Heartbeat thread."""

@@ -28,7 +28,7 @@ class StepInterrupted(BaseException):
 
 
 class Step:
-    """One pass of the loop. `index` is the optimizer step, counted from 0; after a recovery it may be an earlier one."""
+    """One pass of the loop. `index` is the optimizer step, from 0 on; a recovery may take it back."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -48,7 +48,7 @@ class Step:
         if session.must_recover():
             session.recover()
         self.started_ns, self.recorded = time.monotonic_ns(), {}
-        session.rank_state.begin_step()
+        session.rank_state.begin_step(self.recorded)
         session.interruptible = True
         return self
 
@@ -193,7 +193,7 @@ class Session:
         self.interruptible = False
 
 
-class session:  # noqa: N801  # used as `with phoenix.session() as ft:`
+class session:  # used as `with phoenix.session() as ft:`
     """Join the job: initialises torch.distributed with the backend "phoenix". A spare waits here for a rank.
 
     Without `phoenix run` the script runs as a world of one. Raises UsageError inside another session.

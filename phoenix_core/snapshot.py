@@ -32,7 +32,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     if not tensor.is_contiguous():
         raise UsageError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous and cannot be protected")
     flat = tensor.detach().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
-    return memoryview(cast(Any, flat.numpy()))
+    return memoryview(cast("Any", flat.numpy()))
 
 
 def _is_replicated(value: object) -> bool:
@@ -93,9 +93,13 @@ class Protected:
 
     # ---------------------------------------------------------------- small state
 
-    def capture_small(self) -> bytes:
-        """This rank's own small state, pickled."""
-        state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    def capture_small(self, recorded: Mapping[str, Any]) -> bytes:
+        """This rank's own small state, pickled; with what the script has recorded of the step so far."""
+        state: dict[str, Any] = {
+            "torch": torch.get_rng_state(),
+            "python": random.getstate(),
+            "recorded": dict(recorded),
+        }
         if "numpy" in sys.modules:
             state["numpy"] = sys.modules["numpy"].random.get_state()
         state["objects"] = {name: value.state_dict() for name, value in self._own().items()}
@@ -110,7 +114,8 @@ class Protected:
                     yield key, buffer
 
     @torch.no_grad()
-    def load_small(self, payload: bytes) -> None:
+    def load_small(self, payload: bytes) -> dict[str, Any]:
+        """Put it back; returns what was recorded of the step that led to it."""
         state = pickle.loads(payload)
         for name, value in self._own().items():
             value.load_state_dict(state["objects"][name])
@@ -123,6 +128,8 @@ class Protected:
 
             numpy.random.set_state(state["numpy"])
         torch.set_rng_state(state["torch"])  # last: loading the rest may have drawn numbers
+        recorded: dict[str, Any] = state["recorded"]
+        return recorded
 
     # ---------------------------------------------------------------- replicated state
 

@@ -57,7 +57,7 @@ class ControlStore(Store):
             del self._local.file
 
     def _until_present(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        deadline = (timeout or cast(Any, self).timeout).total_seconds()
+        deadline = (timeout or cast("Any", self).timeout).total_seconds()
         while deadline > 0:
             if self._ask(op="wait", keys=list(keys), timeout=min(POLL_S, deadline))["value"]:
                 return

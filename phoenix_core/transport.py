@@ -53,7 +53,9 @@ class SmallStates:
 class PeerServer:
     """Serves this worker's held small states and, during a recovery, its live tensors."""
 
-    def __init__(self, host: str, token: str, serve_live: Callable[[int, int], tuple[bytes, Sequence[memoryview]]]) -> None:
+    def __init__(
+        self, host: str, token: str, serve_live: Callable[[int, int], tuple[bytes, Sequence[memoryview]]]
+    ) -> None:
         """`serve_live(generation, boundary)` gives the description and memory of the live state, or raises
         SnapshotUnavailable; the memory must not change until the generation has resumed."""
         self._token = token
