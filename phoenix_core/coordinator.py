@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from phoenix_core.events import EventWriter
-from phoenix_core.membership import Job, Membership
+from phoenix_core.membership import Membership
 from phoenix_core.placement import Offer
 from phoenix_core.protocol import (
     Alert,
@@ -45,6 +45,7 @@ from phoenix_core.protocol import (
     WorkerParked,
     WorkerSuspected,
 )
+from phoenix_core.roster import Job
 from phoenix_core.settings import Detection
 from phoenix_core.storeserver import StoreServer
 from phoenix_core.wire import LINE_LIMIT, encode, messages

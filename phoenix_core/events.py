@@ -38,7 +38,7 @@ KINDS: Final[Mapping[str, str]] = {
     "model_built": "a spare has built its model for its rank; generation, rank",
     "communicator_ready": "the rank's groups of this generation work; data: groups, seconds",
     "state_restored": "the rank is at the plan's boundary; data: boundary, source, bytes, seconds",
-    "state_digest": "SHA-256 over the protected state, at the script's request; data: digest",
+    "state_digest": "SHA-256 at the script's request; data: digest (parameters and optimizer), buffers",
     "script_failed": "the training script raised; data: error",
     # injector (chaos)
     "fault_injected": "a fault was applied; worker, rank; data: fault, kind, pid, fidelity (real|emulated), ...",

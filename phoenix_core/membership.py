@@ -7,10 +7,8 @@ anybody, also in the middle of a recovery, has one answer: the next generation.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from statistics import median
 from typing import Final
 
@@ -26,7 +24,6 @@ from phoenix_core.protocol import (
     Kill,
     LoopFinished,
     NodeLost,
-    Progress,
     Progressed,
     Quiesced,
     Record,
@@ -42,49 +39,13 @@ from phoenix_core.protocol import (
     WorkerParked,
     WorkerSuspected,
 )
-from phoenix_core.settings import Detection
+from phoenix_core.roster import Job, Member, Phase, State
 from phoenix_core.world import World
 
 RECOVERY_LIMIT_S: Final = 60.0
 """A rank that has not reported by then in a recovery is taken for failed itself."""
-
-
-class State(StrEnum):
-    STARTING = "starting"
-    PARKED = "parked"
-    ACTIVE = "active"
-    FAILED = "failed"
-    GONE = "gone"
-
-
-class Phase(StrEnum):
-    FORMING = "forming"
-    BUILDING = "building"
-    RUNNING = "running"
-    RECOVERING = "recovering"
-    LEAVING = "leaving"
-    ENDED = "ended"
-
-
-@dataclass
-class Member:
-    worker: str
-    node: str
-    state: State = State.STARTING
-    address: tuple[str, int] | None = None
-    progress: Progress = field(default_factory=Progress)
-    changed_at: float = 0.0
-    error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """The shape of a job. `rank_nodes[r]` is the node of rank r at the start; `spare_nodes` one entry a spare."""
-
-    rank_nodes: tuple[str, ...]
-    spare_nodes: tuple[str, ...] = ()
-    max_restarts: int = 3
-    detection: Detection = field(default_factory=Detection)
+A_SPARE: Final = -1
+"""Stands for all spares where failures are counted by rank."""
 
 
 class Membership:
@@ -104,7 +65,8 @@ class Membership:
         self._restored: set[int] = set()
         self._finished: set[int] = set()
         self._to_respawn: list[str] = []
-        self._failures_without_progress = 0
+        self._failures: Counter[int] = Counter()
+        self._last_failure = ""
         self._recovering_since = 0.0
         self._resumed_at: int | None = None
         self._step_seconds: deque[float] = deque(maxlen=20)
@@ -178,6 +140,8 @@ class Membership:
         if member is None or member.state is not State.STARTING:
             return []
         member.state, member.address = State.PARKED, event.address
+        if member.worker not in self.ranks:
+            del self._failures[A_SPARE]
         if self.phase is Phase.FORMING:
             parked = [self.members[worker].state is State.PARKED for worker in self.ranks]
             first = self._form(set(range(len(self.ranks))), now) if all(parked) else []
@@ -232,8 +196,10 @@ class Membership:
         if self.phase is Phase.LEAVING:
             who = failed[0].worker
             return [*decisions, *self._end("failed", f"{who} failed after the last step ({detail or cause})")]
-        self._failures_without_progress += len(failed)
-        give_up = self._reason_to_give_up(failed[0], cause, detail)
+        ranks = [self.ranks.index(m.worker) if m.worker in self.ranks else A_SPARE for m in failed]
+        self._failures.update(ranks)
+        self._last_failure = f"{failed[0].worker} on {failed[0].node}: {detail or cause}"
+        give_up = self._reason_to_give_up(failed[0], detail or cause)
         if give_up:
             return [*decisions, *self._end("failed", give_up)]
         if hit_ranks:
@@ -242,15 +208,17 @@ class Membership:
             return [*decisions, *self._fill_vacancies(now)]
         return [*decisions, *(self._respawn() if self.phase is Phase.RUNNING else [])]
 
-    def _reason_to_give_up(self, member: Member, cause: str, detail: str) -> str:
+    def _reason_to_give_up(self, member: Member, why: str) -> str:
         who = f"{member.worker} on {member.node}"
         if self.phase is Phase.FORMING or (self.phase is Phase.BUILDING and member.worker in self.ranks):
-            return f"{who} failed before training began ({detail or cause}); its log says why"
-        if self._failures_without_progress > self.job.max_restarts:
-            return (
-                f"{self._failures_without_progress} failures without one new step, the last of {who} "
-                f"({detail or cause}); the limit is --max-restarts {self.job.max_restarts}"
-            )
+            return f"{who} failed before training began ({why}); its log says why"
+        for rank, failures in self._failures.items():
+            if failures > self.job.max_restarts:
+                whose = "a spare" if rank == A_SPARE else f"rank {rank}"
+                return (
+                    f"{whose} failed {failures} times without one new step, the last time {who} ({why}); "
+                    f"the limit is --max-restarts {self.job.max_restarts}"
+                )
         return ""
 
     # ---------------------------------------------------------------- a new generation
@@ -323,7 +291,7 @@ class Membership:
         try:
             self._plan = plan_restore(self._offers, len(self.ranks))
         except SnapshotUnavailable as error:
-            return self._end("failed", str(error))
+            return self._end("failed", f"{error}; the last failure was of {self._last_failure}")
         return [SendPlan(generation=self.generation, plan=self._plan)]
 
     def _was_restored(self, event: Restored, now: float) -> list[Decision]:
@@ -366,7 +334,7 @@ class Membership:
     def _recovery_committed(self) -> list[Decision]:
         """The new world has a step of its own: make up for the dead, off everybody's critical path."""
         self._resumed_at = None
-        self._failures_without_progress = 0
+        self._failures.clear()
         return self._respawn()
 
     def _respawn(self) -> list[Decision]:

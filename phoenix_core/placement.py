@@ -71,7 +71,8 @@ def _small_source(rank: int, boundary: int, offers: Mapping[int, Offer]) -> int 
     """The rank that can give `rank` its small state; `rank` itself where it has kept its own."""
     if rank in offers and boundary in offers[rank].own:
         return rank
-    return next((other for other in sorted(offers) if boundary in offers[other].held.get(rank, ())), None)
+    others = (other for other in sorted(offers) if other != rank)
+    return next((other for other in others if boundary in offers[other].held.get(rank, ())), None)
 
 
 def _sources(small: Mapping[int, int | None], twins: Sequence[int]) -> dict[int, Source]:

@@ -20,13 +20,13 @@ from phoenix_core.communicator import BACKEND, Formation, Hub, install
 from phoenix_core.control import Control
 from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable
 from phoenix_core.events import EventWriter
+from phoenix_core.gate import Gate
 from phoenix_core.inbox import Call, Inbox, Plan
 from phoenix_core.placement import Offer, holder_of
-from phoenix_core.replicator import Replicator
 from phoenix_core.settings import WorkerSettings
 from phoenix_core.snapshot import Protected
 from phoenix_core.store import ControlStore
-from phoenix_core.transport import PeerClient, PeerServer, SmallStates
+from phoenix_core.transport import PeerClient, PeerServer
 from phoenix_core.warm import warm_up
 
 INTERRUPTIBLE_PARTS = 16
@@ -49,11 +49,10 @@ class Rank:
         self.hub = Hub(self._connect, settings.address if settings else "127.0.0.1")
         self.hub.formation_done = self.inbox.notify
         self.hub.before_collective = self._before_collective
+        self.gate = Gate(self.protected, self.inbox, lambda: self._enter_phase("gradient_sync"))
         self._on_call = on_call
         self._control: Control | None = None
         self._server: PeerServer | None = None
-        self._replicator = Replicator(0, None, "", lambda: None)
-        self._own = SmallStates()
         self._call: Call | None = None
         self._early: Formation | None = None
         self._in_loop = False
@@ -62,10 +61,7 @@ class Rank:
         self._reducers_since = 0
         self._zeroed: list[bool] = []
         self._phase = ""
-        self._captured = self._contributed = self._changing = False
-        self._small = b""
-        self.recorded: Mapping[str, Any] = {}
-        self._recorded_then: Mapping[str, Any] = {}
+        self._changing = False
 
     # ---------------------------------------------------------------- joining the job
 
@@ -126,9 +122,9 @@ class Rank:
             self.live = 0
         elif call.fresh:
             self.live = 0
-            self._start_replicating(call)
-            self._keep_small(0, self.protected.capture_small({}))
-            self._wait_safe(0)
+            self._open_gate(call)
+            self.gate.keep(0, self.protected.capture_small({}))
+            self.gate.wait_safe(0)
             self._control.send("restored", generation=self.generation)
             self._wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
         else:
@@ -139,17 +135,14 @@ class Rank:
 
     def begin_step(self, recorded: Mapping[str, Any]) -> None:
         """`recorded` is filled by the script during the step."""
-        self.recorded = recorded
-        self._captured = self._contributed = self._changing = False
+        self.gate.begin_step(self.boundary, recorded)
+        self._changing = False
         self._zeroed = [parameter.grad is not None for parameter in self.protected.parameters()]
         self._enter_phase("forward")
 
     def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
         """The step is in the live state."""
-        if self._captured:
-            small = self.protected.capture_small(self._recorded_then)
-            if small != self._small:  # the script drew random numbers or data after its gradients were ready
-                self._keep_small(self.boundary + 1, small)
+        self.gate.commit()
         step = self.boundary
         self.boundary += 1
         self.live = self.boundary
@@ -170,52 +163,21 @@ class Rank:
             self._enter_phase("backward")
 
     def _before_collective(self, _name: str) -> None:
-        """Gate the gradients: see ARCHITECTURE.md, "Small state is safe before anybody can need it"."""
-        if self.size == 1 or self.hub.local or torch._C._current_graph_task_id() == -1:
-            return
-        if not self._captured:
-            self._capture_small()
-            self._enter_phase("gradient_sync")
-        else:
-            self._wait_safe(self.boundary + 1)
-            self._contributed = True
-
-    def _capture_small(self) -> None:
-        self._captured = True
-        self._recorded_then = dict(self.recorded)
-        self._small = self.protected.capture_small(self._recorded_then)
-        self._keep_small(self.boundary + 1, self._small)
+        if self.size > 1 and not self.hub.local:
+            self.gate.before_collective()
 
     def before_optimizer(self) -> None:
-        """Return only once every rank's small state of the coming boundary is safe at its holder."""
-        if self._changing:
-            return
-        if self.size > 1 and not self._contributed:
-            if not self._captured:
-                self._capture_small()
-            self._wait_safe(self.boundary + 1)
-            dist.barrier()  # its end says that every rank has come this far
-        self._changing = True
-        self.live = None
-        self._enter_phase("optimizer")
+        """Return only once nothing of this step can be needed that is not safe; from then on the state changes."""
+        if not self._changing:
+            self.gate.before_optimizer(self.size)
+            self._changing = True
+            self.live = None
+            self._enter_phase("optimizer")
 
-    # ---------------------------------------------------------------- small state
-
-    def _keep_small(self, boundary: int, payload: bytes) -> None:
-        self._own.put(self.rank, boundary, payload)
-        self._replicator.send(boundary, payload)
-
-    def _wait_safe(self, boundary: int) -> None:
-        replicator = self._replicator
-        if replicator.acked < boundary:
-            self._wait(lambda: replicator.acked >= boundary or None, self.generation)
-
-    def _start_replicating(self, call: Call) -> None:
-        self._replicator.close()
+    def _open_gate(self, call: Call) -> None:
         holder = holder_of(self.rank, call.nodes)
         token = self.settings.token if self.settings else ""
-        address = None if holder is None else call.peers[holder]
-        self._replicator = Replicator(self.rank, address, token, self.inbox.notify)
+        self.gate.open(self.rank, call.generation, None if holder is None else call.peers[holder], token)
 
     # ---------------------------------------------------------------- recovery
 
@@ -257,9 +219,9 @@ class Rank:
         self._put_back(plan.boundary, layouts, zeroed, small)
         if plan.tensors is not None:
             self._commit_for_the_dead(plan.boundary - 1)
-        self._start_replicating(call)
-        self._keep_small(plan.boundary, small)
-        self._wait_safe(plan.boundary)
+        self._open_gate(call)
+        self.gate.keep(plan.boundary, small)
+        self.gate.wait_safe(plan.boundary)
         self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved)
         assert self._control is not None
         self._control.send("restored", generation=generation)
@@ -282,7 +244,7 @@ class Rank:
 
     def _send_offer(self, generation: int) -> None:
         held = self._server.held.boundaries() if self._server is not None else {}
-        offer = Offer(live=self.live, own=self._own.boundaries().get(self.rank, ()), held=held)
+        offer = Offer(live=self.live, own=self.gate.own.boundaries().get(self.rank, ()), held=held)
         assert self._control is not None
         self._control.send("quiesced", generation=generation, offer=offer.to_json())
 
@@ -316,7 +278,7 @@ class Rank:
 
     def _fetch_small(self, call: Call, plan: Plan) -> bytes:
         if plan.small is None:
-            return self._own.get(self.rank, plan.boundary)
+            return self.gate.own.get(self.rank, plan.boundary)
         client = self._client(call, plan.small)
         try:
             return client.small(self.rank, plan.boundary)
@@ -332,15 +294,15 @@ class Rank:
         for module, buckets in zip(self.protected.ddp_modules(), layouts, strict=True):
             ddp.reset(module, buckets)
         self.protected.reset_gradients(zeroed)
-        self.recorded = self.protected.load_small(small)
+        self.gate.recorded = self.protected.load_small(small)
         self.boundary = self.live = self._reducers_since = boundary
-        self._captured = self._contributed = self._changing = False
+        self._changing = False
         self._zeroed, self._phase = zeroed, ""
 
     def _commit_for_the_dead(self, step: int) -> None:
         """This rank never ended `step` itself, but the state that it was given has it: say so, with its records."""
         if step >= 0:
-            self._emit("step_committed", step=step, restored=True, **self.recorded)
+            self._emit("step_committed", step=step, restored=True, **self.gate.recorded)
 
     # ---------------------------------------------------------------- the end
 
@@ -352,8 +314,8 @@ class Rank:
         self._wait(lambda: self.inbox.released or None, self.generation)
 
     def digest(self) -> str:
-        digest = self.protected.digest()
-        self._emit("state_digest", step=self.boundary, digest=digest)
+        digest, buffers = self.protected.digests()
+        self._emit("state_digest", step=self.boundary, digest=digest, buffers=buffers)
         return digest
 
     def report_failure(self, error: BaseException) -> None:
@@ -365,7 +327,7 @@ class Rank:
     def close(self) -> None:
         if self._control is not None:
             self._control.leave()
-        self._replicator.close()
+        self.gate.close()
         if self._server is not None:
             self._server.close()
         if dist.is_initialized():

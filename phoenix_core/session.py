@@ -122,7 +122,7 @@ class Session:
                 return
 
     def digest(self) -> str:
-        """SHA-256 over all replicated state of this rank; also written as a `state_digest` event."""
+        """SHA-256 over parameters and optimizer state; also written as a `state_digest` event."""
         return self.rank_state.digest()
 
     # ---------------------------------------------------------------- life

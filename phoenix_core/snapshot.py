@@ -200,13 +200,14 @@ class Protected:
         for parameter, keep in zip(self.parameters(), zeroed, strict=True):
             parameter.grad = torch.zeros_like(parameter) if keep else None
 
-    def digest(self) -> str:
-        """SHA-256 over the replicated tensors."""
-        total = hashlib.sha256()
+    def digests(self) -> tuple[str, str]:
+        """SHA-256 over parameters and optimizer state (equal on all ranks), and over buffers (a rank's own)."""
+        replicated, own = hashlib.sha256(), hashlib.sha256()
         for key, tensor in self.tensors():
+            total = own if key[1] == "buffer" else replicated
             total.update("/".join(key).encode())
             total.update(memory_of(tensor.detach().contiguous()))
-        return total.hexdigest()
+        return replicated.hexdigest(), own.hexdigest()
 
 
 def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:

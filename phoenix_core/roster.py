@@ -1,0 +1,47 @@
+"""The shape of a job and what is known of each of its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from phoenix_core.protocol import Progress
+from phoenix_core.settings import Detection
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    PARKED = "parked"
+    ACTIVE = "active"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class Phase(StrEnum):
+    FORMING = "forming"
+    BUILDING = "building"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
+@dataclass
+class Member:
+    worker: str
+    node: str
+    state: State = State.STARTING
+    address: tuple[str, int] | None = None
+    progress: Progress = field(default_factory=Progress)
+    changed_at: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The shape of a job. `rank_nodes[r]` is the node of rank r at the start; `spare_nodes` one entry a spare."""
+
+    rank_nodes: tuple[str, ...]
+    spare_nodes: tuple[str, ...] = ()
+    max_restarts: int = 3
+    detection: Detection = field(default_factory=Detection)

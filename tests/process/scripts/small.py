@@ -1,0 +1,90 @@
+"""A small DDP job whose every random choice matters: dropout, data, and buckets of several sizes.
+
+Faults that must strike at an instant no observer could hit are planted by flags; each strikes once per job,
+which a file in the run directory remembers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import phoenix_core as phoenix
+
+
+class Positions:
+    """A data position with a state of its own, different on every rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.generator = torch.Generator().manual_seed(1000 + rank)
+
+    def draw(self, width: int) -> torch.Tensor:
+        return torch.randn(16, width, generator=self.generator)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.generator.set_state(state["generator"])
+
+
+def once(name: str) -> bool:
+    """True for the first caller in this job."""
+    try:
+        (Path(os.environ.get("PHOENIX_RUN_DIR", ".")) / f"planted-{name}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument(
+        "--step-apart", action="store_true", help="rank 1 is kept before its optimizer, then rank 2 dies"
+    )
+    parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
+    parser.add_argument("--hang-at", type=int, default=-1, help="rank 1 sleeps at this step, once")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with phoenix.session() as ft:
+        torch.manual_seed(0)
+        layers = [
+            (torch.nn.Linear(options.width, options.width), torch.nn.ReLU(), torch.nn.Dropout(0.1)) for _ in range(8)
+        ]
+        net = torch.nn.Sequential(torch.nn.BatchNorm1d(options.width), *[part for layer in layers for part in layer])
+        model = DistributedDataParallel(net)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
+        positions = Positions(ft.rank)
+        torch.manual_seed(100 + ft.rank)
+        ft.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=positions)
+        for step in ft.steps(options.steps):
+            with step:
+                batch = positions.draw(options.width)
+                loss = (model(batch) - batch).square().mean()
+                step.record(loss=loss.item())
+                if options.step_apart and step.index == 11 and ft.rank == 2 and once("die"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if step.index == options.raise_at and ft.rank == 1:
+                    raise ValueError("a deliberate mistake of the script")
+                if step.index == options.hang_at and ft.rank == 1 and once("hang"):
+                    time.sleep(600)
+                loss.backward()
+                if options.step_apart and step.index == 10 and ft.rank == 1 and once("wait"):
+                    time.sleep(600)  # until the recovery interrupts it: the others go on to step 11 meanwhile
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+        ft.digest()
+
+
+if __name__ == "__main__":
+    main()

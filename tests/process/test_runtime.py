@@ -1,0 +1,125 @@
+"""The runtime with real processes: every recovery must end in the run that had no failure, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phoenix_core.events import Event, read_events
+from tests.process.job import SMALL, Finished, Strike, Watched, launch, run
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The undisturbed run."""
+    finished = run(tmp_path_factory.mktemp("twin"), "--steps", str(STEPS), flags=["--nnodes", "4", "--spares", "0"])
+    assert finished.code == 0, finished.stderr
+    assert len(finished.losses) == 4 * STEPS and len(set(finished.digests.values())) == 1
+    return finished
+
+
+def assert_same_run(finished: Finished, twin: Finished) -> None:
+    assert finished.code == 0, finished.stderr
+    assert finished.losses == twin.losses
+    assert finished.digests == twin.digests
+    assert finished.buffers == twin.buffers
+
+
+def test_kills_in_every_phase_leave_the_run_bitwise_as_it_was(run_dir: Path, twin: Finished) -> None:
+    strikes = [
+        Strike(rank=1, step=3, phase="forward"),
+        Strike(rank=2, step=5, phase="backward"),
+        Strike(rank=0, step=7, phase="gradient_sync"),
+        Strike(rank=3, step=9, phase="optimizer"),
+    ]
+    # Steps last milliseconds and a new spare seconds: the job is long enough for four of them.
+    finished = run(run_dir, "--steps", "3000", "--width", "64", strikes=strikes)
+    undisturbed = run(run_dir / "twin", "--steps", "3000", "--width", "64", flags=["--nnodes", "4", "--spares", "0"])
+    assert_same_run(finished, undisturbed)
+    found = finished.recoveries
+    assert [[failure.rank for failure in recovery.failures] for recovery in found] == [[1], [2], [0], [3]]
+    assert all(recovery.complete and recovery.lost_steps <= 1 for recovery in found)
+
+
+def test_a_frozen_rank_is_found_and_replaced(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), strikes=[Strike(2, 10, "backward", signal.SIGSTOP)])
+    assert_same_run(finished, twin)
+    (recovery,) = finished.recoveries
+    assert recovery.failures[0].cause == "stopped" and recovery.failures[0].rank == 2
+
+
+def test_survivors_one_step_apart_meet_at_the_later_step(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), "--step-apart")
+    assert_same_run(finished, twin)
+    (recovery,) = finished.recoveries
+    offered = {e.rank: e.data["boundary"] for e in finished.events if e.kind == "worker_quiesced"}
+    assert offered[1] == 10 and offered[0] == 11, "the test did not bring the survivors apart"
+    assert recovery.resume_step == 11
+
+
+def test_a_rank_that_hangs_with_a_beating_heart_is_blamed(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), "--hang-at", "12")
+    assert_same_run(finished, twin)
+    (recovery,) = finished.recoveries
+    assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(1, "no_progress")]
+
+
+def test_without_spares_a_new_worker_is_started(run_dir: Path, twin: Finished) -> None:
+    killed: list[int] = []
+
+    def kill_once(event: Event, watched: Watched) -> None:
+        if not killed and event.kind == "step_committed" and event.rank == 3 and event.step == 8:
+            killed.append(watched.pids[watched.ranks[3]])
+            os.kill(killed[0], signal.SIGKILL)
+
+    finished = run(run_dir, "--steps", str(STEPS), flags=["--nnodes", "4", "--spares", "0"], on_event=kill_once)
+    assert killed
+    assert_same_run(finished, twin)
+
+
+def test_the_scripts_own_error_ends_the_job_and_is_named(run_dir: Path) -> None:
+    finished = run(run_dir, "--raise-at", "4", flags=["--nnodes", "2", "--spares", "1", "--max-restarts", "1"])
+    assert finished.code == 1
+    assert "ValueError: a deliberate mistake of the script" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_an_interrupted_job_leaves_nothing(run_dir: Path) -> None:
+    def interrupt(event: Event, _: Watched) -> None:
+        if event.kind == "step_committed" and event.step == 3 and event.rank == 0:
+            (launcher,) = [child for child in _children() if "phoenix_core" in _command(child)]
+            os.kill(launcher, signal.SIGINT)
+
+    finished = run(run_dir, "--steps", "100000", flags=["--nnodes", "2", "--spares", "1"], on_event=interrupt)
+    assert finished.code == 130
+
+
+def test_nothing_outlives_a_killed_launcher(run_dir: Path) -> None:
+    process = launch(run_dir, "--steps", "100000", flags=["--nnodes", "2", "--spares", "1"])
+    while not any(event.kind == "step_committed" for event in read_events(run_dir / "events")):
+        assert process.poll() is None
+    process.kill()
+    process.communicate()  # the leak check after this test finds what is left
+
+
+def test_the_script_runs_alone_without_a_launcher(run_dir: Path) -> None:
+    environment = {**os.environ, "PHOENIX_RUN_DIR": str(run_dir)}
+    command = [sys.executable, str(SMALL), "--steps", "5", "--width", "32"]
+    subprocess.run(command, check=True, timeout=60, env=environment)
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()

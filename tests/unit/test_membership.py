@@ -1,0 +1,305 @@
+"""The membership as a state machine: each rule of the protocol by itself, without time or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from phoenix_core.membership import RECOVERY_LIMIT_S, Membership
+from phoenix_core.placement import Offer
+from phoenix_core.protocol import (
+    Alert,
+    Announce,
+    Decision,
+    End,
+    Input,
+    Kill,
+    LoopFinished,
+    NodeLost,
+    Progress,
+    Progressed,
+    Quiesced,
+    Record,
+    Release,
+    Restored,
+    Resume,
+    ScriptFailed,
+    SendPlan,
+    Spawn,
+    Tick,
+    WorkerExited,
+    WorkerParked,
+    WorkerSuspected,
+)
+from phoenix_core.roster import Job, Phase
+
+D = TypeVar("D")
+
+
+def only(decisions: Sequence[Decision], kind: type[D]) -> list[D]:
+    return [decision for decision in decisions if isinstance(decision, kind)]
+
+
+class Drive:
+    """A membership and the shortest way to the states that the tests begin in."""
+
+    def __init__(self, ranks: int = 4, spares: int = 1, max_restarts: int = 3) -> None:
+        nodes = tuple(f"n{rank}" for rank in range(ranks))
+        extra = tuple(f"s{spare}" for spare in range(spares))
+        self.membership = Membership(Job(rank_nodes=nodes, spare_nodes=extra, max_restarts=max_restarts))
+        self.now = 0.0
+        self.spawned = [decision.worker for decision in only(self.membership.start(), Spawn)]
+
+    def tell(self, event: Input) -> list[Decision]:
+        self.now += 0.01
+        return self.membership.handle(event, self.now)
+
+    def park(self, *workers: str) -> list[Decision]:
+        return [d for w in workers for d in self.tell(WorkerParked(worker=w, address=("127.0.0.1", 1)))]
+
+    def restore_all(self) -> list[Decision]:
+        generation = self.membership.generation
+        return [d for w in self.membership.ranks for d in self.tell(Restored(worker=w, generation=generation))]
+
+    def run(self) -> Drive:
+        """Everybody parked, formed, built and resumed."""
+        self.park(*self.spawned)
+        self.restore_all()
+        assert self.membership.phase is Phase.RUNNING
+        return self
+
+    def offer_all(self, boundary: int, *, lost: int) -> list[Decision]:
+        """Every survivor offers `boundary` and holds the small state of rank `lost`."""
+        offer = Offer(live=boundary, own=(boundary,), held={lost: (boundary,)})
+        generation = self.membership.generation
+        return [
+            d
+            for rank, worker in enumerate(self.membership.ranks)
+            if rank != lost
+            for d in self.tell(Quiesced(worker=worker, generation=generation, offer=offer))
+        ]
+
+    def step(self, boundary: int) -> list[Decision]:
+        progress = Progress(boundary=boundary, phase="forward", entered=boundary, completed=boundary)
+        return [d for w in self.membership.ranks for d in self.tell(Progressed(worker=w, progress=progress))]
+
+
+def test_the_first_world_forms_once_all_ranks_are_warm_and_does_not_wait_for_spares() -> None:
+    drive = Drive()
+    assert not only(drive.park("w0", "w1", "w2"), Announce)
+    (announced,) = only(drive.park("w3"), Announce)
+    assert announced.world.ranks == ("w0", "w1", "w2", "w3") and announced.fresh and announced.joining == ()
+    (resumed,) = only(drive.restore_all(), Resume)
+    assert (resumed.generation, resumed.boundary) == (1, 0)
+
+
+def test_a_dead_rank_goes_to_the_spare_and_everybody_resumes_at_the_common_step() -> None:
+    drive = Drive().run()
+    decisions = drive.tell(WorkerExited(worker="w2", code=-9))
+    assert only(decisions, Record)[0].kind == "failure_detected"
+    (announced,) = only(decisions, Announce)
+    assert announced.world.ranks == ("w0", "w1", "w4", "w3") and announced.joining == (2,) and not announced.fresh
+    (planned,) = only(drive.offer_all(7, lost=2), SendPlan)
+    assert planned.plan.boundary == 7 and set(planned.plan.sources) == {2}
+    (resumed,) = only(drive.restore_all(), Resume)
+    assert (resumed.generation, resumed.boundary) == (2, 7)
+
+
+def test_the_replacement_starts_only_after_the_new_world_has_a_step_of_its_own() -> None:
+    drive = Drive().run()
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    drive.offer_all(7, lost=2)
+    assert not only(drive.restore_all(), Spawn)
+    assert not only(drive.step(7), Spawn)
+    (spawned,) = only(drive.step(8), Spawn)
+    assert spawned.node == "n2"
+
+
+def test_without_a_spare_survivors_are_alerted_and_a_new_worker_is_waited_for() -> None:
+    drive = Drive(spares=0).run()
+    decisions = drive.tell(WorkerExited(worker="w1", code=-9))
+    assert only(decisions, Alert)[0].generation == 2
+    (spawned,) = only(decisions, Spawn)
+    (announced,) = only(drive.park(spawned.worker), Announce)
+    assert announced.world.ranks[1] == spawned.worker
+
+
+def test_a_second_failure_during_recovery_leads_to_the_next_generation() -> None:
+    drive = Drive(spares=2).run()
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    (announced,) = only(drive.tell(WorkerExited(worker="w0", code=-9)), Announce)
+    assert announced.world.generation == 3
+    # Rank 2's spare has no state yet, so it still joins.
+    assert announced.joining == (0, 2)
+    stale = Quiesced(worker="w1", generation=2, offer=Offer(live=7))
+    assert drive.tell(stale) == []
+
+
+def test_the_spare_in_use_may_die_too() -> None:
+    drive = Drive(spares=2).run()
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    (announced,) = only(drive.tell(WorkerExited(worker="w4", code=-9)), Announce)
+    assert announced.world.ranks[2] == "w5"
+
+
+def test_a_parked_spare_that_dies_is_replaced_without_a_new_generation() -> None:
+    drive = Drive().run()
+    decisions = drive.tell(WorkerExited(worker="w4", code=-9))
+    assert not only(decisions, Announce)
+    assert only(decisions, Spawn)[0].node == "s0"
+    assert only(decisions, Record)[0].fields["rank"] is None
+
+
+def test_a_stopped_worker_is_fenced() -> None:
+    drive = Drive().run()
+    decisions = drive.tell(WorkerSuspected(worker="w1", cause="stopped"))
+    assert only(decisions, Kill)[0].worker == "w1"
+    assert drive.tell(WorkerExited(worker="w1", code=-9)) == []  # its end is no second failure
+
+
+def test_a_lost_node_takes_all_its_workers_and_starts_none_there() -> None:
+    drive = Drive(ranks=2, spares=2).run()
+    decisions = drive.tell(NodeLost(node="n0"))
+    assert only(decisions, Announce)[0].world.ranks[0] == "w2"
+    drive.offer_all(3, lost=0)
+    drive.restore_all()
+    assert not only(drive.step(4), Spawn)
+
+
+def test_a_failure_before_training_stops_the_job_with_the_scripts_own_error() -> None:
+    drive = Drive()
+    drive.park("w0")
+    drive.tell(ScriptFailed(worker="w1", error="FileNotFoundError: no corpus"))
+    (end,) = only(drive.tell(WorkerExited(worker="w1", code=1)), End)
+    assert end.outcome == "failed" and "FileNotFoundError: no corpus" in end.reason
+
+
+def test_a_script_that_fails_again_and_again_is_given_up() -> None:
+    drive = Drive(spares=4, max_restarts=2).run()
+    for _ in range(2):
+        assert not only(drive.tell(WorkerExited(worker=drive.membership.ranks[2], code=1)), End)
+    (end,) = only(drive.tell(WorkerExited(worker=drive.membership.ranks[2], code=1)), End)
+    assert end.outcome == "failed" and "--max-restarts 2" in end.reason
+
+
+def test_progress_forgives_earlier_failures() -> None:
+    drive = Drive(spares=6, max_restarts=1).run()
+    for boundary in (3, 6, 9):
+        assert not only(drive.tell(WorkerExited(worker=drive.membership.ranks[2], code=1)), End)
+        drive.offer_all(boundary, lost=2)
+        drive.restore_all()
+        drive.step(boundary)
+        drive.step(boundary + 1)
+
+
+def test_state_that_nobody_has_ends_the_job_and_is_named() -> None:
+    drive = Drive(ranks=2).run()
+    drive.tell(WorkerExited(worker="w0", code=-9))
+    (end,) = only(drive.tell(Quiesced(worker="w1", generation=2, offer=Offer(live=5))), End)
+    assert end.outcome == "failed" and "small state of rank 0" in end.reason
+
+
+def test_the_rank_that_does_not_enter_the_collective_is_blamed() -> None:
+    drive = Drive().run()
+    drive.step(1)
+    drive.step(2)
+    for worker in ("w0", "w2", "w3"):
+        drive.tell(
+            Progressed(worker=worker, progress=Progress(boundary=2, phase="gradient_sync", entered=9, completed=8))
+        )
+    drive.tell(Progressed(worker="w1", progress=Progress(boundary=2, phase="forward", entered=8, completed=8)))
+    assert drive.tell(Tick()) == []
+    drive.now += drive.membership.hang_limit_s() + 1
+    detected = only(drive.tell(Tick()), Record)[0]
+    assert detected.fields["worker"] == "w1" and detected.fields["cause"] == "no_progress"
+
+
+def test_nobody_is_blamed_while_anybody_moves() -> None:
+    drive = Drive().run()
+    drive.step(1)
+    drive.step(2)
+    for worker in ("w0", "w2", "w3"):
+        drive.tell(
+            Progressed(worker=worker, progress=Progress(boundary=2, phase="gradient_sync", entered=9, completed=8))
+        )
+    drive.now += drive.membership.hang_limit_s() + 1
+    drive.tell(Progressed(worker="w1", progress=Progress(boundary=2, phase="backward", entered=8, completed=8)))
+    assert drive.tell(Tick()) == []
+
+
+def test_a_survivor_that_never_quiesces_is_taken_for_failed() -> None:
+    drive = Drive(spares=2).run()
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    offer = Offer(live=7, own=(7,), held={2: (7,)})
+    for worker in ("w0", "w1"):
+        drive.tell(Quiesced(worker=worker, generation=2, offer=offer))
+    drive.now += RECOVERY_LIMIT_S + 1
+    detected = only(drive.tell(Tick()), Record)[0]
+    assert detected.fields["worker"] == "w3"
+
+
+def test_all_leave_together_and_the_job_completes_with_the_last() -> None:
+    drive = Drive().run()
+    decisions = [d for w in ("w0", "w1", "w2", "w3") for d in drive.tell(LoopFinished(worker=w, generation=1))]
+    assert only(decisions, Release)
+    ends = [only(drive.tell(WorkerExited(worker=w, code=0)), End) for w in ("w4", "w0", "w1", "w2", "w3")]
+    assert ends[:4] == [[], [], [], []] and ends[4][0].outcome == "completed"
+
+
+def test_a_failure_in_the_last_step_calls_finished_ranks_back() -> None:
+    drive = Drive().run()
+    drive.tell(LoopFinished(worker="w0", generation=1))
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    drive.offer_all(9, lost=2)
+    drive.restore_all()
+    decisions = [d for w in drive.membership.ranks for d in drive.tell(LoopFinished(worker=w, generation=2))]
+    assert only(decisions, Release)
+
+
+def test_a_script_that_fails_after_the_loop_fails_the_job() -> None:
+    drive = Drive().run()
+    for worker in drive.membership.ranks:
+        drive.tell(LoopFinished(worker=worker, generation=1))
+    (end,) = only(drive.tell(WorkerExited(worker="w1", code=1)), End)
+    assert end.outcome == "failed" and "after the last step" in end.reason
+
+
+@pytest.mark.parametrize("spares", [1, 3])
+def test_two_ranks_at_once(spares: int) -> None:
+    drive = Drive(spares=spares).run()
+    drive.tell(WorkerExited(worker="w1", code=-9))
+    decisions = drive.tell(WorkerExited(worker="w2", code=-9))
+    if spares == 1:
+        (spawned,) = only(decisions, Spawn)
+        decisions = drive.park(spawned.worker)
+    (announced,) = only(decisions, Announce)
+    assert announced.joining == (1, 2)
+
+
+def test_many_ranks_at_once_are_one_misfortune_and_not_a_crash_loop() -> None:
+    drive = Drive(ranks=6, spares=5, max_restarts=1).run()
+    decisions = [d for w in ("w0", "w1", "w2", "w3", "w4") for d in drive.tell(WorkerExited(worker=w, code=-9))]
+    assert not only(decisions, End)
+    assert only(decisions, Announce)[-1].joining == (0, 1, 2, 3, 4)
+
+
+def test_a_spare_that_cannot_start_is_not_started_for_ever() -> None:
+    drive = Drive(max_restarts=2).run()
+    spare, ends = "w4", []
+    for _ in range(3):
+        decisions = drive.tell(WorkerExited(worker=spare, code=1))
+        ends += only(decisions, End)
+        spare = next((spawned.worker for spawned in only(decisions, Spawn)), "")
+    assert len(ends) == 1 and "a spare failed 3 times" in ends[0].reason
+
+
+def test_when_the_script_fails_on_all_ranks_its_error_is_named() -> None:
+    drive = Drive(ranks=2, spares=2).run()
+    for worker in ("w0", "w1"):
+        drive.tell(ScriptFailed(worker=worker, error="ValueError: bad batch"))
+        drive.tell(WorkerExited(worker=worker, code=1))
+    decisions = drive.tell(Quiesced(worker="w2", generation=3, offer=Offer(live=None)))
+    (end,) = only(decisions, End)
+    assert "ValueError: bad batch" in end.reason
