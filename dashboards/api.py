@@ -1,0 +1,109 @@
+"""The REST API as the pages see it: JSON in, JSON out, and three ways to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import httpx
+
+Json: TypeAlias = dict[str, Any]
+"""A decoded JSON object of the REST API."""
+
+STEPS_PER_CALL = 1000
+STEP_CALLS = 5
+"""A page reads at most STEPS_PER_CALL * STEP_CALLS steps, so that a run of a million steps costs no more."""
+
+
+class ServiceDown(Exception):
+    """Nobody answers at the API's address, or not with JSON."""
+
+
+class ServiceProblem(Exception):
+    """The API answered with an error; `status`, `title`, `detail` as in RFC 9457."""
+
+    def __init__(self, status: int, title: str, detail: str) -> None:
+        super().__init__(f"{status} {title}: {detail}")
+        self.status, self.title, self.detail = status, title, detail
+
+
+class NotFound(ServiceProblem):
+    """The API knows no such run or trial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """All that the page of a run shows; `timelines` holds the recoveries of each trial, with their bars."""
+
+    run: Json
+    workers: list[Json]
+    faults: list[Json]
+    trials: list[Json]
+    timelines: list[Json]
+    steps: list[Json]
+    kinds: list[Json]
+
+
+class Api:
+    """Reads from the service through `client`, whose base address is the service's root."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def get(self, *path: str, **query: str | int | None) -> Json:
+        """GET /api/v1/<path>. Raises NotFound, ServiceProblem or ServiceDown."""
+        address = "/api/v1/" + "/".join(quote(part, safe="") for part in path)
+        params = {key: value for key, value in query.items() if value is not None}
+        try:
+            answer = await self._client.get(address, params=params)
+        except httpx.HTTPError as error:
+            raise ServiceDown(f"GET {address}: {error or type(error).__name__}") from error
+        body = _json(answer)
+        if answer.is_success and body is not None:
+            return body
+        if body is None:
+            raise ServiceDown(f"GET {address}: status {answer.status_code}, and the answer is no JSON object")
+        kind = NotFound if answer.status_code == 404 else ServiceProblem
+        raise kind(answer.status_code, str(body.get("title", "Error")), str(body.get("detail", "")))
+
+    async def items(self, *path: str, **query: str | int | None) -> list[Json]:
+        """The `items` of a list."""
+        return list((await self.get(*path, **query))["items"])
+
+    async def run_data(self, run_id: str) -> RunData:
+        """Everything about a run, read side by side."""
+        run = await self.get("runs", run_id)
+        workers, faults, trials, steps, kinds = await asyncio.gather(
+            self.items("runs", run_id, "workers"),
+            self.items("runs", run_id, "faults"),
+            self.items("runs", run_id, "trials"),
+            self.steps(run_id, run.get("step")),
+            self.items("fault-kinds"),
+        )
+        timelines = await asyncio.gather(*(self.get("trials", trial["id"], "timeline") for trial in trials))
+        return RunData(
+            run=run, workers=workers, faults=faults, trials=trials, timelines=list(timelines), steps=steps, kinds=kinds
+        )
+
+    async def steps(self, run_id: str, last: int | None) -> list[Json]:
+        """The newest steps of a run in order, at most STEPS_PER_CALL * STEP_CALLS of them."""
+        first = (last or 0) + 1 - STEPS_PER_CALL * STEP_CALLS
+        after = first - 1 if first > 0 else None
+        steps: list[Json] = []
+        for _ in range(STEP_CALLS):
+            page = await self.get("runs", run_id, "steps", after=after, limit=STEPS_PER_CALL)
+            steps += page["items"]
+            after = page.get("next")
+            if after is None or not page["items"]:
+                break
+        return steps
+
+
+def _json(answer: httpx.Response) -> Json | None:
+    try:
+        body = answer.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None

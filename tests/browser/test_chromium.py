@@ -1,0 +1,220 @@
+"""The pages in a real browser, in both widths and themes; see conftest for what none of them may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Site, Watched
+from tests.browser.fake_api import problem, step_json
+
+pytestmark = pytest.mark.browser
+
+# What a page does is tried once wide and once narrow; how it looks, in all four of the fixture's cases.
+once = pytest.mark.parametrize("watched", [(1280, "light")], indirect=True, ids=["wide"])
+twice = pytest.mark.parametrize("watched", [(1280, "light"), (390, "dark")], indirect=True, ids=["wide", "narrow"])
+
+
+@pytest.mark.parametrize("path", ["/", "/?state=QUEUED", "/trials/t-r1"])
+def test_pages_fit_their_window(watched: Watched, path: str) -> None:
+    page = watched.open(path)
+    expect(page.locator("h1").first).to_be_visible()
+    assert watched.overflow() == 0
+
+
+def test_the_chart_is_drawn_with_its_points_and_faults(watched: Watched) -> None:
+    page = watched.open("/runs/r3")
+    chart = page.locator(".chart")
+    expect(chart.locator(".annotation-text")).to_have_text(["1", "2"])
+    curve = chart.locator(".scatterlayer .trace .js-line").first.get_attribute("d") or ""
+    assert len(re.findall(r"[MLHV]", curve)) > 60, "the curve is a path of the run's points"
+    expect(chart.locator(".xtitle")).to_have_text("seconds since the run started")
+    assert chart.locator(".trace .point").count() >= 2
+    assert watched.overflow() == 0
+
+
+@twice
+def test_a_step_appears_without_a_reload(watched: Watched, site: Site) -> None:
+    page = watched.open("/runs/r3")
+    expect(page.locator(".chart .main-svg").first).to_be_visible()
+    page.evaluate("window.stays = true")
+    page.locator("#loss-table summary").click()
+    wait_for_stream(watched, site)
+    site.api.steps.append(step_json(130))
+    site.api.runs[0] |= {"step": 199, "part": "twin"}
+    site.api.push({"offset": 1, "kind": "step_committed", "step": 130})
+    expect(page.locator("#heading")).to_contain_text("200 of 200 steps committed · undisturbed twin")
+    expect(page.locator("#announcement")).to_contain_text("100 percent")
+    expect(page.locator("#loss-table")).to_have_attribute("open", "")
+    points = page.evaluate("document.querySelector('.chart').data[0].x.length")
+    assert points == 131
+    assert page.evaluate("window.stays") is True
+
+
+@once
+def test_the_stream_is_taken_up_again_and_ends_with_the_run(watched: Watched, site: Site) -> None:
+    page = watched.open("/runs/r3")
+    wait_for_stream(watched, site)
+    first = set(site.api.streams)
+    site.api.push(None)
+    wait_for_stream(watched, site, other_than=first)
+    site.api.runs[0] |= {"state": "FINISHED", "verdict": "PASS", "part": "done", "step": 199}
+    site.api.push({"offset": 2, "kind": "job_finished"})
+    expect(page.locator("#heading")).to_contain_text("PASS")
+    expect(page.locator("#inject")).to_contain_text("nothing left to strike")
+    page.wait_for_function("source.readyState === EventSource.CLOSED")
+
+
+def wait_for_stream(watched: Watched, site: Site, other_than: Collection[object] = ()) -> None:
+    for _ in range(400):
+        if any(stream not in other_than for stream in site.api.streams):
+            return
+        watched.page.wait_for_timeout(25)
+    raise AssertionError("the page opened no stream")
+
+
+@twice
+def test_the_form_posts_what_it_says(watched: Watched, site: Site) -> None:
+    page = watched.open("/runs/r3")
+    page.get_by_label("Fault", exact=True).select_option("process_stop")
+    expect(page.get_by_text("A spare")).to_be_hidden()
+    page.get_by_label("Seconds until it is resumed").fill("12.5")
+    page.get_by_label("Rank", exact=True).select_option("3")
+    page.get_by_label("On entering a phase").check()
+    page.get_by_label("Phase", exact=True).select_option("backward")
+    page.get_by_label("of step").fill("150")
+    page.get_by_label("Reason (kept with the run)").fill("does it's work?")
+    page.locator("#fault-curl summary").click()
+    expect(page.locator("#fault-curl pre")).to_contain_text('"trigger":{"phase":"backward","step":150,"occurrence":1}')
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator("#fault-answer")).to_contain_text("would kill w4 (rank 2, pid 41011)")
+    page.get_by_role("button", name="Inject fault").click()
+    expect(page.locator("#fault-answer")).to_contain_text("Fault f3 is requested: process_stop.")
+    (_, dry_headers, dry), (path, headers, wet) = site.api.posted
+    assert path == "/api/v1/runs/r3/faults"
+    assert wet == {
+        "kind": "process_stop",
+        "target": {"rank": 3},
+        "trigger": {"phase": "backward", "step": 150, "occurrence": 1},
+        "params": {"ttl_s": 12.5},
+        "reason": "does it's work?",
+        "dry_run": False,
+    }
+    assert dry == {**wet, "dry_run": True}
+    assert re.fullmatch(r"[0-9a-f]{32}", headers["idempotency-key"])
+    assert headers["idempotency-key"] != dry_headers["idempotency-key"]
+
+
+@pytest.mark.parametrize(
+    ("choose", "trigger"),
+    [
+        ([], {"now": True}),
+        ([("At a step", "Step", "20")], {"at_step": 20}),
+        ([("After seconds", "Seconds from now", "1.5")], {"after_s": 1.5}),
+    ],
+)
+@once
+def test_each_trigger_and_target(
+    watched: Watched, site: Site, choose: list[tuple[str, str, str]], trigger: dict[str, object]
+) -> None:
+    page = watched.open("/runs/r3")
+    page.get_by_label("A spare").check()
+    for radio, name, value in choose:
+        page.get_by_label(radio).check()
+        page.get_by_label(name, exact=True).fill(value)
+    page.get_by_role("button", name="Inject fault").click()
+    expect(page.locator("#fault-answer")).to_contain_text("Accepted")
+    body = site.api.posted[0][2]
+    assert (body["kind"], body["target"], body["trigger"], body["params"]) == (
+        "process_kill",
+        {"spare": True},
+        trigger,
+        {},
+    )
+
+
+@twice
+def test_a_refused_fault_is_told_in_words(watched: Watched, site: Site) -> None:
+    errors = [{"field": "target.rank", "message": "rank 7 does not exist: ranks are 0..3"}]
+    site.api.refusal = problem(422, "Unprocessable Content", "the fault cannot be injected", errors=errors)
+    page = watched.open("/runs/r3")
+    page.get_by_role("button", name="Inject fault").click()
+    answer = page.locator("#fault-answer")
+    expect(answer).to_contain_text("Unprocessable Content (422) the fault cannot be injected")
+    expect(answer.locator("li")).to_have_text("target.rank: rank 7 does not exist: ranks are 0..3")
+    expect(page.get_by_role("button", name="Inject fault")).to_be_enabled()
+    # Chromium itself writes a line into the console for each answer of 4xx; that is no error of the page.
+    watched.complaints[:] = [line for line in watched.complaints if "status of 422" not in line]
+
+
+@once
+def test_a_run_is_started_and_opened(watched: Watched, site: Site) -> None:
+    page = watched.open("/")
+    page.get_by_label("Scenario", exact=True).select_option("kill-in-backward")
+    page.get_by_role("button", name="Start a run").click()
+    page.wait_for_url("**/runs/r3")
+    assert site.api.posted[0][2] == {"scenario_name": "kill-in-backward"}
+
+
+@twice
+def test_a_run_is_cancelled_with_a_reason(watched: Watched, site: Site) -> None:
+    page = watched.open("/runs/r3")
+    page.get_by_text("Cancel this run").click()
+    page.locator("#cancel-reason").fill("wrong seed")
+    page.get_by_role("button", name="Cancel the run").click()
+    expect(page.locator("#cancel-answer")).to_contain_text("The run is being ended.")
+    assert (site.api.posted[0][0], site.api.posted[0][2]) == ("/api/v1/runs/r3/cancel", {"reason": "wrong seed"})
+
+
+@once
+def test_the_theme_is_chosen_and_kept(watched: Watched) -> None:
+    page = watched.open("/runs/r3")
+    expect(page.locator(".chart .main-svg").first).to_be_visible()
+    button = page.locator("#theme")
+    for theme, background in (("light", "rgb(245, 246, 248)"), ("dark", "rgb(14, 18, 23)")):
+        button.click()
+        expect(button).to_have_text(f"Theme: {theme}")
+        expect(page.locator("body")).to_have_css("background-color", background)
+    line = page.locator(".chart .js-line").first
+    expect(line).to_have_css("stroke", "rgb(111, 179, 245)")
+    page.reload()
+    expect(page.locator("body")).to_have_css("background-color", "rgb(14, 18, 23)")
+
+
+@once
+def test_by_keyboard_alone_one_reaches_the_content(watched: Watched) -> None:
+    page = watched.open("/")
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#main"
+
+
+CONTRAST = """() => {
+  const linear = (v) => ((v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0.99) return c;
+    }
+    return [255, 255, 255];
+  };
+  const speaks = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())
+    && e.checkVisibility() && !e.matches("option, :disabled, svg *");
+  const ratio = (e) => {
+    const [a, b] = [luminance(rgb(getComputedStyle(e).color)), luminance(behind(e))].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  };
+  const all = [...document.querySelectorAll("main *, header *")].filter(speaks);
+  return all.filter((e) => ratio(e) < 4.5).map((e) => e.outerHTML.slice(0, 80));
+}"""
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/r3", "/trials/t-r1"])
+def test_text_has_contrast(watched: Watched, path: str) -> None:
+    assert watched.open(path).evaluate(CONTRAST) == []
