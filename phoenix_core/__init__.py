@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phoenix_core.session import Session, Step, session
+    from phoenix_core.training import Session, Step, session
 
 __all__ = ["Session", "Step", "session"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        import phoenix_core.session as module
+        import phoenix_core.training as module
 
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,124 @@
+"""What belongs to a rank's state, and that it comes back exactly."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from phoenix_core.errors import SnapshotUnavailable, UsageError
+from phoenix_core.snapshot import Protected, memory_of
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.value = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.value = state["value"]
+
+
+def running_mean(model: torch.nn.Sequential) -> torch.Tensor:
+    return model.get_buffer("1.running_mean").clone()
+
+
+def job(seed: int, steps: int) -> tuple[Protected, torch.nn.Sequential, torch.optim.Optimizer, Counter]:
+    """A model with buffers, trained for some steps."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    counter = Counter()
+    protected = Protected()
+    protected.add({"model": model, "optimizer": optimizer, "scheduler": scheduler, "data": counter})
+    for _ in range(steps):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        counter.value += 1
+    return protected, model, optimizer, counter
+
+
+def transfer(giver: Protected, taker: Protected) -> None:
+    described, parts = giver.describe(layouts=[], zeroed=[])
+    description, rooms = taker.place(described)
+    for part, room in zip(parts, rooms, strict=True):
+        room[:] = part
+    taker.finish_placing(description)
+
+
+@pytest.mark.parametrize("own_steps", [0, 1])
+def test_a_twins_state_arrives_in_every_bit(own_steps: int) -> None:
+    giver, _, given_optimizer, _ = job(seed=1, steps=3)
+    taker, _, optimizer, _ = job(seed=2, steps=own_steps)
+    transfer(giver, taker)
+    assert taker.digests() == giver.digests()
+    assert optimizer.param_groups[0]["lr"] == given_optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
+
+
+def test_training_goes_on_equally_after_the_transfer() -> None:
+    giver, model, optimizer, _ = job(seed=1, steps=3)
+    taker, other_model, other_optimizer, _ = job(seed=2, steps=0)
+    transfer(giver, taker)
+    batch = torch.randn(8, 4)
+    for net, opt in ((model, optimizer), (other_model, other_optimizer)):
+        net(batch).sum().backward()
+        opt.step()
+    assert giver.digests() == taker.digests()
+
+
+def test_the_small_state_brings_back_random_numbers_data_and_buffers() -> None:
+    protected, model, _, counter = job(seed=1, steps=2)
+    payload = protected.capture_small({"loss": 0.25})
+    expected = (torch.rand(3), random.random(), counter.value, running_mean(model))
+    model(torch.randn(8, 4))
+    counter.value = 99
+    assert protected.load_small(payload) == {"loss": 0.25}
+    found = (torch.rand(3), random.random(), counter.value, running_mean(model))
+    assert torch.equal(found[0], expected[0]) and found[1:3] == expected[1:3] and torch.equal(found[3], expected[3])
+
+
+def test_a_large_buffer_that_never_changes_does_not_travel() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("mask", torch.zeros(1024, 1024))
+    protected = Protected()
+    protected.add({"model": model})
+    assert len(protected.capture_small({})) < 100_000
+    model.get_buffer("mask")[0, 0] = 1.0
+    assert len(protected.capture_small({})) > 4_000_000
+
+
+def test_another_shape_is_refused_with_both_shapes_named() -> None:
+    giver, taker = Protected(), Protected()
+    giver.add({"model": torch.nn.Linear(3, 2)})
+    taker.add({"model": torch.nn.Linear(4, 2)})
+    with pytest.raises(SnapshotUnavailable, match=r"model.parameter.weight as torch.float32 \(2, 3\).*\(2, 4\)"):
+        taker.place(giver.describe([], [])[0])
+
+
+def test_an_object_without_a_state_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"protect\(data=...\): a list has no state_dict"):
+        Protected().add({"data": [1, 2]})
+
+
+def test_gradients_are_reset_to_what_the_step_began_with() -> None:
+    protected, model, _, _ = job(seed=1, steps=1)
+    model(torch.randn(8, 4)).sum().backward()
+    zeroed = [True] + [False] * (len(list(model.parameters())) - 1)
+    protected.reset_gradients(zeroed)
+    first, *others = model.parameters()
+    assert first.grad is not None and not first.grad.any()
+    assert all(parameter.grad is None for parameter in others)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_the_memory_of_a_tensor_is_not_a_copy(dtype: torch.dtype) -> None:
+    tensor = torch.zeros(3, 2).to(dtype)
+    memory_of(tensor)[0] = 1
+    assert tensor.view(-1).view(torch.uint8)[0] == 1
+    assert len(memory_of(torch.empty(0, dtype=dtype))) == 0

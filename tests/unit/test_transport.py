@@ -1,0 +1,156 @@
+"""State between workers and the rendezvous store, over real sockets in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import pytest
+
+from phoenix_core import sockets
+from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable
+from phoenix_core.store import ControlStore
+from phoenix_core.storeserver import StoreServer
+from phoenix_core.transport import KEPT_BOUNDARIES, PeerClient, PeerServer
+
+LOOPBACK = "127.0.0.1"
+LIVE = bytearray(b"live state of a twin" * 50_000)
+
+
+def serve_live(generation: int, boundary: int) -> tuple[bytes, Sequence[memoryview]]:
+    if (generation, boundary) != (3, 7):
+        raise SnapshotUnavailable("does not rest there")
+    return b"description", [memoryview(LIVE)[:10], memoryview(LIVE)[10:]]
+
+
+@pytest.fixture
+def server() -> Iterator[PeerServer]:
+    result = PeerServer(LOOPBACK, "token", serve_live)
+    yield result
+    result.close()
+
+
+@pytest.fixture
+def client(server: PeerServer) -> Iterator[PeerClient]:
+    result = PeerClient(server.address, "token")
+    yield result
+    result.close()
+
+
+def test_a_small_state_is_kept_and_given_back(server: PeerServer, client: PeerClient) -> None:
+    client.put(2, 5, b"five")
+    client.put(2, 6, b"six")
+    assert client.small(2, 5) == b"five"
+    assert server.held.boundaries() == {2: (5, 6)}
+    with pytest.raises(SnapshotUnavailable, match="rank 2 at step 9"):
+        client.small(2, 9)
+
+
+def test_old_boundaries_are_dropped(server: PeerServer, client: PeerClient) -> None:
+    for boundary in range(10):
+        client.put(0, boundary, b"x")
+    assert server.held.boundaries() == {0: tuple(range(10 - KEPT_BOUNDARIES, 10))}
+
+
+def test_live_state_goes_straight_into_its_place(client: PeerClient) -> None:
+    rooms = [bytearray(10), bytearray(len(LIVE) - 10)]
+    seen: list[bytes] = []
+
+    def place(described: bytes) -> list[memoryview]:
+        seen.append(described)
+        return [memoryview(room) for room in rooms]
+
+    assert client.live(3, 7, place) == len(LIVE)
+    assert seen == [b"description"] and b"".join(rooms) == LIVE
+
+
+def test_a_twin_that_does_not_rest_gives_nothing(client: PeerClient) -> None:
+    with pytest.raises(SnapshotUnavailable, match="does not rest there"):
+        client.live(3, 8, lambda _: [])
+
+
+def test_a_stranger_is_not_listened_to(server: PeerServer) -> None:
+    stranger = PeerClient(server.address, "guess")
+    with pytest.raises(PeerLost):
+        stranger.put(0, 1, b"poison")
+    stranger.close()
+    assert server.held.boundaries() == {}
+
+
+def test_nobody_there_is_a_lost_peer() -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        address = listener.getsockname()
+    with pytest.raises(PeerLost, match="no peer answers"):
+        PeerClient(address, "token")
+
+
+def test_only_connected_foreign_sockets_are_shut_down() -> None:
+    before = sockets.open_sockets()
+    listener = socket.create_server((LOOPBACK, 0))
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    kept_near = socket.create_connection(listener.getsockname())
+    kept_far, _ = listener.accept()
+    for kept in (kept_near, kept_far):
+        sockets.keep_out(kept)
+    sockets.shut_down(sockets.open_sockets() - before)
+    assert near.recv(1) == b""
+    kept_near.sendall(b"alive")
+    assert kept_far.recv(5) == b"alive"
+    again = socket.create_connection(listener.getsockname())  # the listening one still listens
+    for connection in (listener, near, far, kept_near, kept_far, again):
+        connection.close()
+
+
+@pytest.fixture
+def store_address() -> Iterator[tuple[str, int]]:
+    """A store server on a loop of its own, as in the coordinator."""
+    loop = asyncio.new_event_loop()
+    listener = socket.create_server((LOOPBACK, 0))
+    address = listener.getsockname()
+    started = threading.Event()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(StoreServer("token").serve, sock=listener)
+        started.set()
+        await stop.wait()
+        server.close()
+        clients = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(clients, timeout=5) if clients else None
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    yield address
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
+
+
+def test_a_key_is_waited_for(store_address: tuple[str, int]) -> None:
+    reader, writer = (ControlStore(store_address, "token") for _ in range(2))
+    thread = threading.Timer(0.05, writer.set, args=("1/key", b"value"))
+    thread.start()
+    assert reader.get("1/key") == b"value"
+    thread.join()
+    assert reader.check(["1/key"]) and not reader.check(["1/other"])
+    assert (reader.add("1/n", 2), writer.add("1/n", 3)) == (2, 5)
+    reader.close()
+
+
+def test_a_wait_ends_when_a_newer_generation_is_announced(store_address: tuple[str, int]) -> None:
+    store = ControlStore(store_address, "token", superseded=lambda: True)
+    with pytest.raises(GenerationSuperseded):
+        store.get("1/never")
+    store.close()
+
+
+def test_a_wait_has_an_end(store_address: tuple[str, int]) -> None:
+    store = ControlStore(store_address, "token")
+    with pytest.raises(TimeoutError, match="no rank set"):
+        store.wait(["1/never"], timedelta(seconds=0.1))
+    store.close()
