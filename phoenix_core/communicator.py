@@ -308,6 +308,14 @@ class Hub:
         if dead:
             threading.Thread(target=dead.clear, name="phoenix-bury", daemon=True).start()
 
+    def close(self) -> None:
+        """Destroy every inner group now: gloo aborts a process that exits with one left in a reference cycle."""
+        self.reset_watermark()
+        for group in self.groups():
+            self.retire(group.discard_inner())
+        self._retired.clear()
+        self._stores.clear()
+
     # ---------------------------------------------------------------- watermark
 
     def entered(self, work: Any) -> None:

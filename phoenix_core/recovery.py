@@ -332,6 +332,7 @@ class Rank:
             self._server.close()
         if dist.is_initialized():
             dist.destroy_process_group()
+        self.hub.close()
         self.events.close()
 
     # ---------------------------------------------------------------- other threads

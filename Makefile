@@ -1,0 +1,51 @@
+# Everything a developer or CI does; each target makes the virtual environment once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+# The stamps say: installed from these two files. `base` is what `phoenix demo` needs, `dev` adds the tools.
+BASE := $(VENV)/.base
+DEV := $(VENV)/.dev
+
+.PHONY: help demo serve test check bench soak clean
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/'
+
+$(BASE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "phoenix needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; set PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (the first time downloads about 250 MB)"
+	$(PIP) -e .
+	@touch $@
+
+$(DEV): $(BASE)
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(BASE)  ## train, kill a rank, freeze another, watch both heal (about three minutes)
+	$(BIN)/phoenix demo $(ARGS)
+
+serve: $(BASE)  ## the service and its pages on 127.0.0.1
+	$(BIN)/phoenix serve $(ARGS)
+
+test: $(DEV)  ## all tests but the soak ones
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV)  ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+
+bench: $(BASE)  ## recovery time and failure-free overhead, into benchmarks/results/
+	$(BIN)/python -m benchmarks.recovery $(ARGS)
+	$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+soak: $(DEV)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m soak --timeout=1800 $(ARGS)
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,107 @@
+"""A training job that runs only as many steps as it is allowed, and says how long each took.
+
+Two such jobs, both alive and one of them allowed at a time, can be compared step block by step block: whatever the
+machine does meanwhile (other load, heat) hits neighbouring blocks of both alike.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from types import TracebackType
+
+from chaos.launch import Launch, marked
+from chaos.runtimes import Command
+from phoenix_core.events import EventTail
+
+POLL_S = 0.05
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class JobEnded(Exception):
+    """The job ended before it had executed the steps; the message has the end of its log."""
+
+
+class GatedJob:
+    """One job of the `gpt` workload behind a gate. Use `with`: the exit ends every process of it."""
+
+    def __init__(self, directory: Path, *, plain: bool, ranks: int, spares: int, options: Sequence[str]) -> None:
+        self.name = "plain" if plain else "phoenix"
+        self.ranks = ranks
+        self.allowed = 0
+        directory.mkdir(parents=True)
+        self._gate, self._log = directory / "gate", directory / "launcher.log"
+        self._open_to(0)
+        self._token = uuid.uuid4().hex
+        workload = ["-m", "benchmarks.workloads.gpt", "--gate", str(self._gate), *options]
+        if plain:
+            launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+            workload.append("--plain")
+        else:
+            shape = {"--nnodes": ranks, "--nproc-per-node": 1, "--spares": spares, "--run-dir": directory}
+            launcher = ["phoenix_core", "run", *(str(part) for flag in shape.items() for part in flag)]
+        # torchrun would set one thread per rank by itself, with a warning; both jobs get the same from us.
+        environment = {"OMP_NUM_THREADS": "1", "PHOENIX_RUN_DIR": str(directory)}
+        command = Command(argv=(sys.executable, "-m", *launcher, *workload), environment=environment)
+        self._launch = Launch(command, log=self._log, token=self._token)
+        self._tail = EventTail(directory / "events")
+        self._committed: dict[int, dict[int, int]] = {}  # step -> rank -> when
+
+    def __enter__(self) -> GatedJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._launch.__exit__(kind, error, trace)
+
+    def run(self, steps: int, deadline_s: float) -> float:
+        """Let it execute `steps` more steps and wait for them.
+
+        Returns seconds per step: from the commit of the block's first step to that of its last, mean over the ranks.
+        The first step is left out, because the ranks notice the open gate at slightly different times. Raises
+        JobEnded if the job ends or the deadline passes.
+        """
+        first, last = self.allowed, self.allowed + steps - 1
+        self._open_to(last + 1)
+        deadline = time.monotonic() + deadline_s
+        while len(self._committed.get(last, {})) < self.ranks:
+            self._read()
+            if self._launch.poll() is not None or time.monotonic() > deadline:
+                raise JobEnded(f"the {self.name} job did not reach step {last}: {self._end_of_log()}")
+            time.sleep(POLL_S)
+        ranks = range(self.ranks)
+        spans = [self._committed[last][rank] - self._committed[first][rank] for rank in ranks]
+        return fmean(spans) / (steps - 1) / 1e9
+
+    def cpu_s(self) -> float:
+        """CPU seconds that all its living processes have used so far."""
+        return sum(_cpu_ticks(pid) for pid in marked(self._token)) / TICKS_PER_S
+
+    def _open_to(self, steps: int) -> None:
+        temporary = self._gate.with_suffix(".new")
+        temporary.write_text(str(steps))
+        temporary.replace(self._gate)  # a rank that reads meanwhile sees the old number or the new one
+        self.allowed = steps
+
+    def _read(self) -> None:
+        for event in self._tail.read():
+            if event.kind == "step_committed" and event.step is not None and event.rank is not None:
+                self._committed.setdefault(event.step, {})[event.rank] = event.at
+
+    def _end_of_log(self) -> str:
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return " / ".join(text.strip().splitlines()[-3:]) or "its log is empty"
+
+
+def _cpu_ticks(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0  # it has ended
+    return int(fields[11]) + int(fields[12])

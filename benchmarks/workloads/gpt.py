@@ -1,0 +1,104 @@
+"""Train a byte-level GPT with data parallelism on CPU, under PHOENIX or (`--plain`) under torchrun.
+
+    phoenix run --nproc-per-node 4 --spares 1 -m benchmarks.workloads.gpt --steps 100
+    torchrun --standalone --nproc-per-node 4 -m benchmarks.workloads.gpt --plain --steps 100
+
+Everything that does not need the rank (text, initial weights) is made before the session: a spare
+has then done it long before its turn comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.workloads.corpus import Bytes, CorpusError, load_corpus
+from benchmarks.workloads.model import GPT, VOCABULARY, Shape
+from benchmarks.workloads.sampler import Sampler
+
+
+def main() -> None:
+    options = parse_options()
+    torch.set_num_threads(1)  # ranks share the cores of one machine
+    try:
+        shape = Shape(layers=options.layers, heads=options.heads, width=options.width, block=options.block)
+        text = load_corpus(options.data, at_least=options.block + 1)
+    except (CorpusError, ValueError) as error:
+        print(f"gpt: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    torch.manual_seed(options.seed)  # the same initial weights on every rank
+    model = GPT(shape)
+    with open_session(plain=options.plain) as ft:
+        train(ft, model, text, options)
+
+
+def train(ft: Any, model: GPT, text: Bytes, options: argparse.Namespace) -> None:
+    """The whole training; `ft` is a session of PHOENIX or one with the same interface."""
+    torch.manual_seed(options.seed + 1000 * (ft.rank + 1))  # every rank has dropout masks of its own
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=options.lr)
+    sampler = Sampler(text, seed=options.seed, rank=ft.rank, batch=options.batch, block=options.block)
+    ft.protect(model=ddp, optimizer=optimizer, data=sampler)
+    for step in ft.steps(options.steps):
+        wait_for_gate(options.gate, step.index)
+        with step:
+            inputs, targets = sampler.next()
+            loss = F.cross_entropy(ddp(inputs).view(-1, VOCABULARY), targets.reshape(-1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step.record(loss=loss.item())
+    ft.digest()
+
+
+def open_session(*, plain: bool) -> Any:
+    """The runtime under test; imported here, so that the baseline loads nothing of PHOENIX's runtime."""
+    if plain:
+        from benchmarks.workloads.plain import plain_session
+
+        return plain_session()
+    import phoenix_core
+
+    return phoenix_core.session()
+
+
+def wait_for_gate(gate: Path | None, step: int) -> None:
+    """Benchmarks that interleave two jobs let one of them run at a time: up to the step that the file names."""
+    if gate is not None:
+        while step >= int(gate.read_text() or 0):
+            time.sleep(0.02)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpt", description="Train a byte-level GPT on CPU with data parallelism.")
+    parser.add_argument("--steps", type=positive, default=100, help="optimizer steps")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, data and dropout")
+    parser.add_argument("--data", type=Path, help="text file (default: the source of the standard library)")
+    parser.add_argument("--batch", type=positive, default=2, help="samples per rank and step")
+    parser.add_argument("--block", type=positive, default=64, help="bytes per sample")
+    parser.add_argument("--layers", type=positive, default=6)
+    parser.add_argument("--heads", type=positive, default=6)
+    parser.add_argument("--width", type=positive, default=384)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--plain", action="store_true", help="plain gloo under torchrun, without PHOENIX")
+    parser.add_argument("--gate", type=Path, help="file with the number of steps allowed so far (for benchmarks)")
+    return parser.parse_args()
+
+
+def positive(text: str) -> int:
+    """An argument of the command line that counts something."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, is {value}")
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Faults and trials against any training runtime. Knows `phoenix_core`'s events, never its insides.
+
+Values (pure, with JSON forms)
+    faults      FaultKind (registry FAULT_KINDS), Target, Trigger, PlannedFault, Injection
+    scenario    Scenario, Cluster, load_scenario / parse_scenario / Scenario.from_json, scenario_schema, fault_schema
+    workloads   Workload (registry WORKLOADS): what a scenario may name instead of a command
+    verdict     Verdict (PASS | FAIL | UNKNOWN), CheckResult
+    recoveries  RecoveryRecord, recovery_records(events): the one JSON shape of a recovery
+    errors      ChaosError and its kin: InvalidFault, UnknownFaultKind, InvalidScenario, TargetGone, TrialError ...
+Decisions (pure)
+    schedule    which planned faults are due, given the events so far and the time
+    roster      which process is which worker and rank, from events
+    checks      fired, recovered, twin, agreement, no_leak
+    requests    the lines of requests.jsonl as values
+    schema, located   a document against its JSON Schema, with field and line of each mistake
+    failures    why a job failed, with the last lines of the log that tells
+    reading     the names of phoenix_core's events and timelines, for those above chaos
+Effects
+    record      TrialDirectory: spec.json, requests.jsonl, run/, twin/, pid, result.json; Spec, Result
+    trial       run_trial(directory) -> Result; `python -m chaos.trial run DIR`
+    injectors/  one small protocol; process.py kills and freezes
+    runtimes    adapters: the command line, environment and event directory of a runtime under test
+    conductor   the loop of one launch: reads events, applies what is due, reverts what lasts, ends it in time
+    launch, warden    keep one launch of a runtime: ends all of it, also when the trial is killed
+    watch       reads event files as they grow, within a millisecond
+    leaks, procfs, provenance   what is left over, what /proc tells, which code ran
+"""

@@ -1,0 +1,282 @@
+"""Conducts one launch of a runtime: reads its events, applies what is due, reverts what lasts, ends it in time.
+
+One thread, one loop. While a fault waits for a step or a phase, the loop wakes for every line that is written (so that
+the signal follows within a millisecond); else it reads every `QUIET_S` and costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from chaos.errors import TargetGone
+from chaos.faults import PlannedFault
+from chaos.injectors import INJECTORS, Active, Injector
+from chaos.launch import Ended, Launch
+from chaos.record import PartDirectory
+from chaos.requests import CancelRequest, FaultRequest, RefusedRequest, Request, RequestTail, RevertRequest
+from chaos.roster import Roster
+from chaos.scenario import Scenario
+from chaos.schedule import NANOSECONDS, Due, Schedule
+from chaos.watch import POLL_S, EventWatch
+from phoenix_core.events import Event, EventWriter
+
+QUIET_S: Final = 0.05
+
+Observer = Callable[[Sequence[Event]], None]
+
+
+class Stop(Protocol):
+    """Somebody wants the trial to end: readable once `reason` is set."""
+
+    @property
+    def reason(self) -> str | None: ...
+
+    def fileno(self) -> int: ...
+
+
+class Outcome(StrEnum):
+    """How a launch came to its end."""
+
+    EXITED = "exited"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    TIMED_OUT = "timed_out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartEnd:
+    """`detail` says why, unless the runtime ended by itself."""
+
+    outcome: Outcome
+    detail: str
+    ended: Ended
+
+
+class Faults:
+    """What is planned, what was applied, what is still active; every change is an event of the injector's file."""
+
+    def __init__(self, scenario: Scenario, writer: EventWriter, injectors: Mapping[str, Injector] = INJECTORS) -> None:
+        cluster = scenario.cluster
+        self.roster = Roster()
+        self.schedule = Schedule(scenario.faults, seed=scenario.seed, world_size=cluster.world_size)
+        self.asked: list[PlannedFault] = list(scenario.faults)
+        self._scenario = scenario
+        self._writer = writer
+        self._injectors = injectors
+        self._active: dict[str, Active] = {}
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """Take in new events, then apply what they trigger. Who is who is read first: of all events, not only of those
+        before the trigger, because the files are read one after another."""
+        for event in events:
+            self.roster.observe(event)
+        for event in events:
+            for due in self.schedule.observe(event):
+                self._apply(due)
+            if event.kind == "worker_exited":
+                self._forget(event.worker)
+
+    def tick(self, now: int) -> None:
+        """Apply what the time triggers, revert what has lasted long enough."""
+        for due in self.schedule.tick(now):
+            self._apply(due)
+        for name, active in list(self._active.items()):
+            if now >= _until(active):
+                self.revert(name, "its time to live is over")
+
+    @property
+    def next_time(self) -> int | None:
+        """When `tick` has something to do (monotonic ns)."""
+        times = [_until(active) for active in self._active.values()]
+        if self.schedule.next_time is not None:
+            times.append(self.schedule.next_time)
+        return min(times, default=None)
+
+    def request(self, fault: PlannedFault, now: int) -> None:
+        """A live request; one whose id is known was made before (a client repeats itself after a crash)."""
+        if self.schedule.knows(fault.id):
+            return
+        self.asked.append(fault)
+        for due in self.schedule.add(fault, now=now):
+            self._apply(due)
+
+    def miss(self, fault: str, kind: str, reason: str) -> None:
+        self._writer.emit("fault_missed", fault=fault, kind=kind, reason=reason)
+
+    def revert(self, fault: str, reason: str) -> None:
+        """Take a lasting fault back; nothing happens where it is not active (any more)."""
+        active = self._active.pop(fault, None)
+        if active is None:
+            return
+        reverted, injection = active.revert(), active.injection
+        self._writer.emit(
+            "fault_reverted",
+            worker=injection.worker,
+            rank=injection.rank,
+            fault=fault,
+            kind=injection.kind,
+            alive=reverted.alive,
+            reason=reason,
+        )
+
+    def finish(self, reason: str) -> None:
+        """The end: revert everything, and say of each fault that never fired that it did not."""
+        for name in list(self._active):
+            self.revert(name, reason)
+        for fault in self.schedule.withdraw():
+            self.miss(fault.id, fault.kind, f"{reason} before its trigger came")
+
+    def _apply(self, due: Due) -> None:
+        fault = due.fault
+        try:
+            if due.late:
+                raise TargetGone(due.late)
+            worker = self.roster.resolve(fault.target)
+            active = self._injectors[fault.kind].inject(fault, worker)
+        except TargetGone as error:
+            self.miss(fault.id, fault.kind, str(error))
+            return
+        self._writer.emit("fault_injected", **active.injection.event_fields())  # type: ignore[arg-type]
+        if active.ttl_s is not None:
+            self._active[fault.id] = active
+
+    def _forget(self, worker: str | None) -> None:
+        for fault, active in list(self._active.items()):
+            if active.injection.worker == worker:
+                self.revert(fault, "the process has ended")
+
+
+class Conductor:
+    """Runs one part of a trial to its end. `faults` is None for the undisturbed run."""
+
+    def __init__(
+        self,
+        *,
+        launch: Launch,
+        directory: PartDirectory,
+        requests: RequestTail,
+        faults: Faults | None,
+        refuse: Callable[[str, str, str], None],
+        timeout_s: float,
+        stop: Stop | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._launch = launch
+        self._watch = EventWatch(directory.events)
+        self._requests = requests
+        self._faults = faults
+        self._refuse = refuse
+        self._deadline = time.monotonic_ns() + round(timeout_s * NANOSECONDS)
+        self._timeout_s = timeout_s
+        self._stop = stop
+        self._observer = observer
+        self._ending: tuple[Outcome, str] | None = None
+
+    def run(self) -> PartEnd:
+        """Until the launch has ended, by itself or because it had to."""
+        try:
+            while (ended := self._launch.poll()) is None:
+                self._wait()
+                self._read()
+                self._serve_requests()
+                self._check_time(time.monotonic_ns())
+            self._read()
+            self._serve_requests()
+        finally:
+            self._watch.close()
+            if self._faults is not None:
+                self._faults.finish(self._ending[1] if self._ending else "the run was over")
+        outcome, detail = self._ending or (Outcome.EXITED, "")
+        return PartEnd(outcome=outcome, detail=detail, ended=ended)
+
+    @property
+    def _urgent(self) -> bool:
+        return self._faults is not None and self._ending is None and self._faults.schedule.needs_events
+
+    def _wait(self) -> None:
+        descriptors = [self._launch.fileno()]
+        if self._stop is not None and self._ending is None:
+            descriptors.append(self._stop.fileno())
+        seconds = QUIET_S
+        if self._urgent:
+            growth = self._watch.fileno()
+            seconds = POLL_S if growth is None else QUIET_S
+            descriptors += [] if growth is None else [growth]
+        due = self._faults.next_time if self._faults is not None else None
+        if due is not None:
+            seconds = min(seconds, max(0.0, (due - time.monotonic_ns()) / NANOSECONDS))
+        select.select(descriptors, [], [], seconds)
+
+    def _read(self) -> None:
+        # Phases are most of what a worker writes; where nobody waits for one and nobody looks, they are not parsed.
+        skip = () if self._urgent or self._observer is not None else ("phase_entered",)
+        events = self._watch.read(skip=skip)
+        if not events:
+            return
+        if self._faults is not None and self._ending is None:
+            self._faults.observe(events)
+        if self._observer is not None:
+            self._observer(events)
+
+    def _serve_requests(self) -> None:
+        for request in self._requests.read():
+            self._serve(request)
+
+    def _serve(self, request: Request) -> None:
+        if isinstance(request, CancelRequest):
+            self._end(Outcome.CANCELLED, f"cancelled: {request.reason}")
+        elif isinstance(request, RefusedRequest):
+            self._refuse(request.fault, request.kind, request.reason)
+        elif self._faults is None or self._ending is not None:
+            if isinstance(request, FaultRequest):
+                self._refuse(request.fault.id, request.fault.kind, "the run was over when the request came")
+        elif isinstance(request, RevertRequest):
+            self._faults.revert(request.fault, "asked for")
+        else:
+            self._faults.request(request.fault, time.monotonic_ns())
+
+    def _check_time(self, now: int) -> None:
+        if self._stop is not None and self._stop.reason is not None:
+            self._end(Outcome.INTERRUPTED, self._stop.reason)
+        if now >= self._deadline:
+            self._end(Outcome.TIMED_OUT, f"not finished after {self._timeout_s:g} s (timeout_s)")
+        if self._faults is not None and self._ending is None:
+            self._faults.tick(now)
+
+    def _end(self, outcome: Outcome, detail: str) -> None:
+        if self._ending is None:
+            self._ending = (outcome, detail)
+            if self._faults is not None:
+                self._faults.finish(detail)
+            self._launch.end()
+
+
+def _until(active: Active) -> int:
+    assert active.ttl_s is not None
+    return active.injection.at + round(active.ttl_s * NANOSECONDS)
+
+
+class SelfPipe:
+    """A `Stop` that a signal handler can set."""
+
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.reason: str | None = None
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def set(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            os.write(self._writable, b"!")
+
+    def close(self) -> None:
+        os.close(self._readable)
+        os.close(self._writable)

@@ -1,0 +1,359 @@
+"""What goes wrong, for whom, when: pure values with their JSON forms.
+
+    Target   {"rank": 2} | {"random_rank": true} | {"spare": true}
+    Trigger  {"now": true} | {"at_step": 20} | {"after_s": 5.0} | {"phase": "backward", "step": 20, "occurrence": 1}
+
+A `PlannedFault` joins a kind with both; an `Injection` is the receipt of one that was applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from chaos.errors import InvalidFault, UnknownFaultKind
+from chaos.schema import violations, with_defaults
+from phoenix_core.events import Event
+
+TRAINING_PHASES: Final = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send")
+
+Json = Mapping[str, object]
+
+
+class Fidelity(StrEnum):
+    """How real a fault is; always written on the receipt."""
+
+    REAL = "real"
+    EMULATED = "emulated"
+
+
+# --- who -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """The worker that holds this rank when the fault fires."""
+
+    rank: int
+
+    def to_json(self) -> dict[str, object]:
+        return {"rank": self.rank}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRank:
+    """A rank drawn from the trial's seed and the fault's id, so that the same trial hits the same rank."""
+
+    def to_json(self) -> dict[str, object]:
+        return {"random_rank": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spare:
+    """The spare that has been parked longest."""
+
+    def to_json(self) -> dict[str, object]:
+        return {"spare": True}
+
+
+Target = Rank | RandomRank | Spare
+TARGETS: Final = ("rank", "random_rank", "spare")
+
+# --- when ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Now:
+    """As soon as there is a world to hit."""
+
+    def to_json(self) -> dict[str, object]:
+        return {"now": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtStep:
+    """When the target's rank begins this step for the first time (for a spare: when any rank does)."""
+
+    at_step: int
+
+    def to_json(self) -> dict[str, object]:
+        return {"at_step": self.at_step}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AfterSeconds:
+    """Seconds after the first step began; for a live request, after the trial accepted it."""
+
+    after_s: float
+
+    def to_json(self) -> dict[str, object]:
+        return {"after_s": self.after_s}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPhase:
+    """When the target's rank enters a training phase for the `occurrence`-th time (of `step`, if given)."""
+
+    phase: str
+    step: int | None = None
+    occurrence: int = 1
+
+    def to_json(self) -> dict[str, object]:
+        step: dict[str, object] = {} if self.step is None else {"step": self.step}
+        return {"phase": self.phase, **step, "occurrence": self.occurrence}
+
+
+Trigger = Now | AtStep | AfterSeconds | OnPhase
+TRIGGERS: Final = ("now", "at_step", "after_s", "phase")
+
+# --- what ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultKind:
+    """One kind of fault as users see it. `lasting`: it goes on until reverted, at the latest after `ttl_s`."""
+
+    kind: str
+    title: str
+    description: str
+    lasting: bool
+    fidelity: Fidelity
+    params_schema: Json
+    targets: tuple[str, ...] = TARGETS
+    triggers: tuple[str, ...] = TRIGGERS
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "lasting": self.lasting,
+            "fidelity": self.fidelity.value,
+            "params_schema": dict(self.params_schema),
+            "targets": list(self.targets),
+            "triggers": list(self.triggers),
+        }
+
+
+def _params(**properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+PROCESS_KILL: Final = FaultKind(
+    kind="process_kill",
+    title="Kill process",
+    description="SIGKILL: the process ends at once, without a chance to say so.",
+    lasting=False,
+    fidelity=Fidelity.REAL,
+    params_schema=_params(),
+)
+PROCESS_STOP: Final = FaultKind(
+    kind="process_stop",
+    title="Freeze process",
+    description="SIGSTOP: the process stays, but does nothing more (a hang). SIGCONT on revert, if it still lives.",
+    lasting=True,
+    fidelity=Fidelity.REAL,
+    params_schema=_params(
+        ttl_s={
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": 3600,
+            "default": 60,
+            "title": "Seconds until it is resumed",
+        }
+    ),
+)
+FAULT_KINDS: Final[Mapping[str, FaultKind]] = {kind.kind: kind for kind in (PROCESS_KILL, PROCESS_STOP)}
+
+
+def fault_kind(kind: str) -> FaultKind:
+    """Raises UnknownFaultKind, naming those that exist."""
+    if kind not in FAULT_KINDS:
+        raise UnknownFaultKind(f"unknown fault kind {kind!r}; there are: {', '.join(FAULT_KINDS)}", field="kind")
+    return FAULT_KINDS[kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFault:
+    """A fault that shall happen. `id` is unique within a trial and names its receipt."""
+
+    id: str
+    kind: str
+    target: Target
+    trigger: Trigger
+    params: Json = field(default_factory=dict)
+    reason: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "target": self.target.to_json(),
+            "trigger": self.trigger.to_json(),
+            "params": dict(self.params),
+            "reason": self.reason,
+        }
+
+    @staticmethod
+    def from_json(data: Json, *, id: str = "") -> PlannedFault:
+        """Raises InvalidFault. `id` is used where the document has none; defaults of params are filled in."""
+        unknown = sorted(set(data) - {"id", "fault", "kind", "target", "trigger", "params", "reason"})
+        if unknown:
+            raise InvalidFault(f"unknown field {unknown[0]!r}", field=unknown[0])
+        kind = fault_kind(_text(data.get("kind"), "kind"))
+        target = target_from_json(data.get("target"))
+        trigger = trigger_from_json(data.get("trigger", {"now": True}))
+        _allowed("target", target.to_json(), kind.targets, kind)
+        _allowed("trigger", trigger.to_json(), kind.triggers, kind)
+        return PlannedFault(
+            id=_text(data.get("id") or data.get("fault") or id, "id"),
+            kind=kind.kind,
+            target=target,
+            trigger=trigger,
+            params=_checked_params(kind, data.get("params") or {}),
+            reason=str(data.get("reason") or ""),
+        )
+
+    def check_cluster(self, *, world_size: int, spares: int) -> None:
+        """Raises InvalidFault where the target cannot exist in a cluster of this shape."""
+        if isinstance(self.target, Rank) and self.target.rank >= world_size:
+            highest = world_size - 1
+            raise InvalidFault(f"rank {self.target.rank} does not exist: ranks are 0..{highest}", field="target.rank")
+        if isinstance(self.target, Spare) and spares == 0:
+            raise InvalidFault("the cluster has no spare: set cluster.spares, or choose a rank", field="target.spare")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Injection:
+    """The receipt: who was hit (held `rank` then), when (monotonic ns, taken before the act), how real."""
+
+    fault: str
+    kind: str
+    at: int
+    worker: str
+    rank: int | None
+    node: str | None
+    pid: int
+    fidelity: Fidelity
+    trigger: Json
+    params: Json = field(default_factory=dict)
+
+    def event_fields(self) -> dict[str, object]:
+        """What `EventWriter.emit("fault_injected", ...)` takes."""
+        return {
+            "at": self.at,
+            "worker": self.worker,
+            "rank": self.rank,
+            "node": self.node,
+            "fault": self.fault,
+            "kind": self.kind,
+            "pid": self.pid,
+            "fidelity": self.fidelity.value,
+            "trigger": dict(self.trigger),
+            "params": dict(self.params),
+        }
+
+    @staticmethod
+    def from_event(event: Event) -> Injection:
+        """The receipt that a `fault_injected` event carries."""
+        data = event.data
+        trigger, params = data.get("trigger"), data.get("params")
+        return Injection(
+            fault=str(data["fault"]),
+            kind=str(data["kind"]),
+            at=event.at,
+            worker=event.worker or "",
+            rank=event.rank,
+            node=event.node,
+            pid=int(str(data["pid"])),
+            fidelity=Fidelity(str(data["fidelity"])),
+            trigger=trigger if isinstance(trigger, Mapping) else {},
+            params=params if isinstance(params, Mapping) else {},
+        )
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def target_from_json(data: object) -> Target:
+    """Raises InvalidFault: an empty target, or one with two answers, hits nobody rather than somebody."""
+    fields = _one_of(data, TARGETS, "target", 'one of {"rank": N}, {"random_rank": true}, {"spare": true}')
+    if "rank" in fields:
+        return Rank(rank=_whole(fields["rank"], "target.rank"))
+    name = next(iter(fields))
+    _true(fields[name], f"target.{name}")
+    return RandomRank() if name == "random_rank" else Spare()
+
+
+def trigger_from_json(data: object) -> Trigger:
+    """Raises InvalidFault."""
+    if isinstance(data, Mapping) and "phase" in data:
+        return _phase_trigger(data)
+    fields = _one_of(data, TRIGGERS, "trigger", "one of now, at_step, after_s, phase")
+    if "at_step" in fields:
+        return AtStep(at_step=_whole(fields["at_step"], "trigger.at_step"))
+    if "after_s" in fields:
+        return AfterSeconds(after_s=_seconds(fields["after_s"], "trigger.after_s"))
+    _true(fields["now"], "trigger.now")
+    return Now()
+
+
+def _phase_trigger(data: Json) -> OnPhase:
+    unknown = sorted(set(data) - {"phase", "step", "occurrence"})
+    if unknown:
+        raise InvalidFault(f"a phase trigger has no {unknown[0]!r}", field=f"trigger.{unknown[0]}")
+    phase = data["phase"]
+    if phase not in TRAINING_PHASES:
+        raise InvalidFault(f"unknown phase {phase!r}; there are: {', '.join(TRAINING_PHASES)}", field="trigger.phase")
+    occurrence = _whole(data.get("occurrence", 1), "trigger.occurrence", least=1)
+    step = data.get("step")
+    return OnPhase(
+        phase=str(phase),
+        step=None if step is None else _whole(step, "trigger.step"),
+        occurrence=occurrence,
+    )
+
+
+def _one_of(data: object, names: tuple[str, ...], where: str, expected: str) -> Json:
+    if not isinstance(data, Mapping) or len(data) != 1 or next(iter(data)) not in names:
+        raise InvalidFault(f"must be {expected}, not {data!r}", field=where)
+    return data
+
+
+def _allowed(where: str, chosen: Json, names: tuple[str, ...], kind: FaultKind) -> None:
+    if not set(chosen) & set(names):
+        raise InvalidFault(f"{kind.kind} allows: {', '.join(names)}", field=where)
+
+
+def _checked_params(kind: FaultKind, params: object) -> dict[str, object]:
+    if not isinstance(params, Mapping):
+        raise InvalidFault(f"must be a mapping, not {params!r}", field="params")
+    for violation in violations(dict(params), kind.params_schema):
+        raise InvalidFault(violation.message, field=f"params.{violation.field}".rstrip("."))
+    return with_defaults(params, kind.params_schema)
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidFault(f"must be a text that is not empty, not {value!r}", field=where)
+    return value
+
+
+def _true(value: object, where: str) -> None:
+    if value is not True:
+        raise InvalidFault(f"must be true, not {value!r}", field=where)
+
+
+def _whole(value: object, where: str, *, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidFault(f"must be a whole number of at least {least}, not {value!r}", field=where)
+    return value
+
+
+def _seconds(value: object, where: str) -> float:
+    # The upper bound also refuses infinity and NaN, which YAML and Python's JSON can both carry.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e7:
+        raise InvalidFault(f"must be seconds, 0 or more, not {value!r}", field=where)
+    return float(value)

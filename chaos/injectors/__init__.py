@@ -1,0 +1,13 @@
+"""How faults are applied: one small protocol, one registry, one file per family of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from chaos.injectors.base import Active, Injector, Reverted
+from chaos.injectors.process import ProcessKill, ProcessStop
+
+INJECTORS: Final[Mapping[str, Injector]] = {injector.kind.kind: injector for injector in (ProcessKill(), ProcessStop())}
+
+__all__ = ["INJECTORS", "Active", "Injector", "Reverted"]

@@ -1,0 +1,47 @@
+"""The seam between the trial and the ways to break things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from chaos.faults import FaultKind, Injection, PlannedFault
+from chaos.roster import WorkerInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reverted:
+    """How a lasting fault ended: `alive` tells whether the process was still there to be resumed."""
+
+    alive: bool
+
+
+class Active(Protocol):
+    """An applied fault. It may hold descriptors until `revert` or `close`; both may be called more than once."""
+
+    @property
+    def injection(self) -> Injection: ...
+
+    @property
+    def ttl_s(self) -> float | None:
+        """Seconds after which the trial must revert it; None for a fault that is over when applied."""
+
+    def revert(self) -> Reverted:
+        """Take it back, as far as there is something left to take back. Does not fail if the target has ended."""
+
+    def close(self) -> None:
+        """Give up descriptors without touching the target."""
+
+
+class Injector(Protocol):
+    """All of what a kind of fault must do; the trial calls it from one thread, and never for a target not its own."""
+
+    @property
+    def kind(self) -> FaultKind: ...
+
+    def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
+        """Apply the fault to this process, and to it only.
+
+        The receipt's `at` is taken immediately before the act. Raises TargetGone, having done nothing, if the
+        process has ended or the pid belongs to another by now.
+        """

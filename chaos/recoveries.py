@@ -1,0 +1,172 @@
+"""The one shape in which a recovery is reported everywhere: command line, REST, result.json. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.verdict import Verdict
+from phoenix_core.events import Event
+from phoenix_core.timeline import Failure, Phase, Recovery, recoveries
+
+JUDGED: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultOutcome:
+    """A fault that was injected (None: nobody injected one) and the recovery it led to (None: none did, yet).
+
+    `detected`: the detector's word on the worker that was hit; `hit`: the phase and step which that worker was in.
+    """
+
+    fault: Event | None
+    recovery: Recovery | None
+    detected: Event | None = None
+    hit: Mapping[str, object] | None = None
+
+
+def outcomes(events: Iterable[Event]) -> list[FaultOutcome]:
+    """Each injected fault with its recovery, and each recovery that no fault of ours explains; ordered by time."""
+    ordered = sorted(events, key=lambda event: event.at)
+    found = recoveries(ordered)
+    faults = [event for event in ordered if event.kind == "fault_injected"]
+    matched = [_outcome(fault, found, ordered) for fault in faults]
+    explained = {outcome.recovery.generation for outcome in matched if outcome.recovery}
+    # A recovery that a second failure superseded is finished by the next generation: that is part of the same story.
+    chained = {recovery.generation for recovery in found if _ends_a_chain(recovery, found, explained)}
+    strangers = [recovery for recovery in found if recovery.generation not in explained | chained]
+    matched += [FaultOutcome(fault=None, recovery=recovery) for recovery in strangers]
+    return sorted(matched, key=_when)
+
+
+def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -> FaultOutcome:
+    detected = next(
+        (
+            event
+            for event in events
+            if event.kind == "failure_detected" and event.worker == fault.worker and event.at >= fault.at
+        ),
+        None,
+    )
+    own = [recovery for recovery in found if recovery.fault == fault.data.get("fault")]
+    # Two faults that end the same generation share its recovery, which the timeline can give to one of them only.
+    shared = [
+        recovery
+        for recovery in found
+        if detected is not None and recovery.generation == detected.generation and fault.rank is not None
+    ]
+    recovery = next(iter(own + shared), None)
+    return FaultOutcome(fault=fault, recovery=recovery, detected=detected, hit=phase_hit(fault, events))
+
+
+def phase_hit(fault: Event, events: Iterable[Event]) -> dict[str, object] | None:
+    """What the target was doing when it was hit, by its own events: which phase of which step (None: no phase yet)."""
+    entered = [e for e in events if e.kind == "phase_entered" and e.worker == fault.worker and e.at <= fault.at]
+    last = max(entered, key=lambda event: event.at, default=None)
+    return None if last is None else {"phase": last.data.get("phase"), "step": last.step}
+
+
+def _ends_a_chain(recovery: Recovery, found: Sequence[Recovery], explained: set[int]) -> bool:
+    earlier = [other for other in found if other.generation < recovery.generation]
+    return recovery.fault is None and bool(earlier) and earlier[-1].superseded and earlier[-1].generation in explained
+
+
+def _when(outcome: FaultOutcome) -> int:
+    if outcome.fault is not None:
+        return outcome.fault.at
+    assert outcome.recovery is not None
+    return outcome.recovery.started_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryRecord:
+    """One fault and its recovery as JSON. Seconds are None where the recovery did not get that far."""
+
+    fault: Mapping[str, object] | None
+    target: Mapping[str, object]
+    blamed: Mapping[str, object] | None
+    recovery_s: float | None
+    downtime_s: float | None
+    phases: Mapping[str, float | None]
+    lost_steps: int | None
+    generation: int | None
+    resume_step: int | None
+    checks: Mapping[str, Verdict] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "fault": None if self.fault is None else dict(self.fault),
+            "target": dict(self.target),
+            "blamed": None if self.blamed is None else dict(self.blamed),
+            "recovery_s": self.recovery_s,
+            "downtime_s": self.downtime_s,
+            "phases": dict(self.phases),
+            "lost_steps": self.lost_steps,
+            "generation": self.generation,
+            "resume_step": self.resume_step,
+            "checks": {name: verdict.value for name, verdict in self.checks.items()},
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> RecoveryRecord:
+        checks = data["checks"]
+        assert isinstance(checks, Mapping)
+        fields = {name: data[name] for name in RecoveryRecord.__dataclass_fields__ if name != "checks"}
+        verdicts = {name: Verdict(str(verdict)) for name, verdict in checks.items()}
+        return RecoveryRecord(**fields, checks=verdicts)  # type: ignore[arg-type]
+
+
+def recovery_record(outcome: FaultOutcome, checks: Mapping[str, Verdict] | None = None) -> RecoveryRecord:
+    """`checks` are the verdicts known so far; the others are UNKNOWN (a run that still goes on)."""
+    recovery, fault = outcome.recovery, outcome.fault
+    lengths = recovery.phases_s if recovery else dict.fromkeys(Phase)
+    blamed = _blamed(outcome)
+    target: dict[str, object] = {"rank": None, "worker": None}
+    if fault is not None:
+        target = {"rank": fault.rank, "worker": fault.worker}
+    elif blamed is not None:
+        target = {"rank": blamed["rank"], "worker": blamed["worker"]}
+    return RecoveryRecord(
+        fault=_fault_json(outcome),
+        target=target,
+        blamed=blamed,
+        recovery_s=recovery.recovery_s if recovery else None,
+        downtime_s=recovery.downtime_s if recovery else None,
+        phases={phase.value: lengths[phase] for phase in Phase},
+        lost_steps=recovery.lost_steps if recovery and recovery.resume_step is not None else None,
+        generation=recovery.generation if recovery else None,
+        resume_step=recovery.resume_step if recovery else None,
+        checks={name: (checks or {}).get(name, Verdict.UNKNOWN) for name in JUDGED},
+    )
+
+
+def recovery_records(events: Iterable[Event]) -> list[RecoveryRecord]:
+    """All recoveries of a run so far, not judged yet."""
+    return [recovery_record(outcome) for outcome in outcomes(events)]
+
+
+def _fault_json(outcome: FaultOutcome) -> dict[str, object] | None:
+    fault = outcome.fault
+    if fault is None:
+        return None
+    return {
+        "id": fault.data.get("fault"),
+        "kind": fault.data.get("kind"),
+        "trigger": fault.data.get("trigger"),
+        "fidelity": fault.data.get("fidelity"),
+        "hit": None if outcome.hit is None else dict(outcome.hit),
+    }
+
+
+def _blamed(outcome: FaultOutcome) -> dict[str, object] | None:
+    """Whom the detector named: of several, the one that was hit, else the first."""
+    if outcome.recovery is not None and outcome.recovery.failures:
+        failures: Sequence[Failure] = outcome.recovery.failures
+        hit = outcome.fault.worker if outcome.fault is not None else None
+        failure = next((failure for failure in failures if failure.worker == hit), failures[0])
+        return {"rank": failure.rank, "worker": failure.worker, "cause": failure.cause}
+    if outcome.detected is not None:
+        detected = outcome.detected
+        return {"rank": detected.rank, "worker": detected.worker, "cause": str(detected.data.get("cause", ""))}
+    return None

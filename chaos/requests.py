@@ -1,0 +1,85 @@
+"""Live requests to a trial: lines that others append to requests.jsonl."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.errors import InvalidFault
+from chaos.faults import PlannedFault
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRequest:
+    """{"fault": id, "kind", "target", "trigger", "params", "reason"}"""
+
+    fault: PlannedFault
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelRequest:
+    """{"cancel": true, "reason"}: end the trial."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevertRequest:
+    """{"revert": id, "reason"}: take a lasting fault back before its time."""
+
+    fault: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedRequest:
+    """A line that asks for nothing that can be done. `fault` is its id, if it had one."""
+
+    fault: str
+    kind: str
+    reason: str
+
+
+Request = FaultRequest | CancelRequest | RevertRequest | RefusedRequest
+
+
+class RequestTail:
+    """Reads the requests appended since the last call; cheap when there are none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[Request]:
+        try:
+            if os.stat(self._path).st_size == self._offset:
+                return []
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                block = file.read()
+        except FileNotFoundError:
+            return []
+        end = block.rfind(b"\n") + 1
+        self._offset += end
+        return [parse_request(line) for line in block[:end].splitlines() if line.strip()]
+
+
+def parse_request(line: bytes) -> Request:
+    """Never raises: a line that is wrong becomes a refusal, so that one bad client cannot end a trial."""
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return RefusedRequest(fault="", kind="", reason=f"not JSON: {line[:80]!r}")
+    if not isinstance(data, Mapping):
+        return RefusedRequest(fault="", kind="", reason=f"not a JSON object: {line[:80]!r}")
+    if data.get("cancel") is True:
+        return CancelRequest(reason=str(data.get("reason") or "no reason given"))
+    if isinstance(data.get("revert"), str):
+        return RevertRequest(fault=str(data["revert"]))
+    try:
+        return FaultRequest(fault=PlannedFault.from_json(data))
+    except InvalidFault as error:
+        identity = str(data.get("fault") or data.get("id") or "")
+        return RefusedRequest(fault=identity, kind=str(data.get("kind") or ""), reason=str(error))

@@ -1,0 +1,108 @@
+"""Which process is which worker, and which worker holds which rank: read from events alone. Pure.
+
+Only a process that a `worker_spawned` event of this trial named can ever be resolved to, so nothing else can be hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from chaos.errors import TargetGone
+from chaos.faults import RandomRank, Rank, Spare, Target
+from phoenix_core.events import Event
+
+
+class WorkerState(StrEnum):
+    STARTING = "starting"
+    SPARE = "spare"
+    ACTIVE = "active"
+    FAILED = "failed"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerInfo:
+    """What is known of one worker; (pid, start_ticks) is the identity of its process."""
+
+    worker: str
+    node: str | None
+    pid: int
+    start_ticks: int
+    state: WorkerState = WorkerState.STARTING
+    since: int = 0
+    rank: int | None = None
+
+
+class Roster:
+    """Built up event by event; `generation` and the ranks are those of the latest world."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerInfo] = {}
+        self.ranks: tuple[str, ...] = ()
+        self.generation: int | None = None
+
+    def observe(self, event: Event) -> None:
+        if event.kind == "worker_spawned" and event.worker is not None:
+            self.workers[event.worker] = WorkerInfo(
+                worker=event.worker,
+                node=event.node,
+                pid=int(str(event.data["pid"])),
+                start_ticks=int(str(event.data["start_ticks"])),
+                since=event.at,
+            )
+        elif event.kind == "world_formed":
+            self._form(event)
+        elif event.kind == "worker_exited":
+            self._set(event, WorkerState.EXITED)
+        elif event.kind == "failure_detected":
+            self._set(event, WorkerState.FAILED)
+        elif event.kind == "spare_parked":
+            self._set(event, WorkerState.SPARE)
+
+    def resolve(self, target: Target) -> WorkerInfo:
+        """The worker to hit now. Raises TargetGone where it has ended or nobody has that place."""
+        if isinstance(target, Spare):
+            return self._longest_parked()
+        assert not isinstance(target, RandomRank), "a random rank is drawn when the fault is planned"
+        assert isinstance(target, Rank)
+        if target.rank >= len(self.ranks):
+            raise TargetGone(f"rank {target.rank} has no worker: no world has been formed with it")
+        worker = self.workers.get(self.ranks[target.rank])
+        if worker is None:
+            raise TargetGone(f"rank {target.rank} is held by {self.ranks[target.rank]}, which this trial did not start")
+        if worker.state in (WorkerState.EXITED, WorkerState.FAILED):
+            raise TargetGone(f"rank {target.rank} is held by {worker.worker}, which has {worker.state.value}")
+        return worker
+
+    def _longest_parked(self) -> WorkerInfo:
+        parked = [worker for worker in self.workers.values() if worker.state is WorkerState.SPARE]
+        if not parked:
+            raise TargetGone("no spare is parked")
+        return min(parked, key=lambda worker: worker.since)
+
+    def _form(self, event: Event) -> None:
+        ranks = event.data.get("ranks")
+        assert isinstance(ranks, list)
+        self.ranks, self.generation = tuple(str(worker) for worker in ranks), event.generation
+        for rank, name in enumerate(self.ranks):
+            worker = self.workers.get(name)
+            if worker is not None and worker.state is not WorkerState.EXITED:
+                kept = worker.since if worker.state is WorkerState.ACTIVE else event.at
+                self.workers[name] = replace(worker, state=WorkerState.ACTIVE, rank=rank, since=kept)
+
+    def _set(self, event: Event, state: WorkerState) -> None:
+        worker = self.workers.get(event.worker or "")
+        if worker is None or worker.state is WorkerState.EXITED:
+            return
+        if state is WorkerState.SPARE and worker.state is not WorkerState.STARTING:
+            return  # the files are read one after another: a rank that came sooner is not taken back
+        self.workers[worker.worker] = replace(worker, state=state, since=event.at)
+
+    def to_json(self) -> list[Mapping[str, object]]:
+        """One row per worker, oldest first, as pages show it."""
+        return [
+            {"worker": w.worker, "node": w.node, "pid": w.pid, "rank": w.rank, "state": w.state.value, "since": w.since}
+            for w in self.workers.values()
+        ]

@@ -1,0 +1,90 @@
+"""Runtimes under test: each adapter turns a job into a command line; its events tell the rest.
+
+An adapter promises that the command, started as a child in a session of its own, writes `phoenix_core.events` files
+into `job.directory.events` and the workers' output into `job.directory.logs`, and that SIGTERM ends all it started.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from chaos.errors import InvalidScenario
+from chaos.record import PartDirectory
+from chaos.scenario import Cluster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a runtime is asked to run. `workload` is what follows the launcher's own arguments."""
+
+    workload: tuple[str, ...]
+    steps: int
+    seed: int
+    cluster: Cluster
+    directory: PartDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line and what it needs in its environment beyond ours."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Runtime(Protocol):
+    """The whole of what a trial needs to know of a runtime."""
+
+    @property
+    def name(self) -> str: ...
+
+    def command(self, job: Job) -> Command:
+        """Raises Unsupported, with the reason, where this runtime cannot run such a job."""
+
+
+class PhoenixRuntime:
+    """`phoenix run` as users start it."""
+
+    name: Final = "phoenix"
+
+    def command(self, job: Job) -> Command:
+        cluster = job.cluster
+        flags = {
+            "--nnodes": cluster.nodes,
+            "--nproc-per-node": cluster.ranks_per_node,
+            "--spares": cluster.spares,
+            "--run-dir": job.directory.path,
+        }
+        shape = [str(part) for flag in flags.items() for part in flag]
+        return Command(argv=(sys.executable, "-m", "phoenix_core", "run", *shape, *job.workload))
+
+
+RUNTIMES: Final[Mapping[str, Runtime]] = {runtime.name: runtime for runtime in (PhoenixRuntime(),)}
+
+
+def find_runtime(name: str, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runtime:
+    """Raises InvalidScenario, naming those that exist."""
+    if name not in runtimes:
+        raise InvalidScenario(f"unknown runtime {name!r}; there are: {', '.join(runtimes)}", field="runtime")
+    return runtimes[name]
+
+
+def with_extra(extra: str) -> dict[str, Runtime]:
+    """The registered runtimes and those of others: `extra` is a comma-separated list of `module:object`.
+
+    The value comes from the operator's environment (PHOENIX_RUNTIMES), never from a request.
+    """
+    runtimes = dict(RUNTIMES)
+    for reference in filter(None, (part.strip() for part in extra.split(","))):
+        module, _, attribute = reference.partition(":")
+        try:
+            runtime: Runtime = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            message = f"PHOENIX_RUNTIMES: cannot load {reference!r} (expected module:object): {error}"
+            raise InvalidScenario(message) from error
+        runtimes[runtime.name] = runtime
+    return runtimes

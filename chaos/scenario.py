@@ -1,0 +1,207 @@
+"""A scenario: workload, runtime, cluster shape, planned faults and checks as one document.
+
+The JSON Schema below decides what a document may contain; the dataclass is its typed form. `load_scenario` reads a
+file and says of every mistake where it stands (file:line) and which field it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chaos.errors import InvalidFault, InvalidScenario
+from chaos.faults import FAULT_KINDS, TRAINING_PHASES, PlannedFault
+from chaos.located import Located, parse_located
+from chaos.schema import violations
+from chaos.workloads import WORKLOADS, Workload, workload
+
+CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Shape of the job: `nodes * ranks_per_node` ranks, and spares on nodes of their own."""
+
+    nodes: int = 4
+    ranks_per_node: int = 1
+    spares: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    def to_json(self) -> dict[str, int]:
+        return {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node, "spares": self.spares}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What one trial does. Every random choice comes from `seed`; `timeout_s` bounds the disturbed run."""
+
+    name: str
+    workload: str
+    steps: int
+    version: int = 1
+    description: str = ""
+    options: Mapping[str, object] = field(default_factory=dict)
+    runtime: str = "phoenix"
+    cluster: Cluster = field(default_factory=Cluster)
+    seed: int = 0
+    faults: tuple[PlannedFault, ...] = ()
+    checks: tuple[str, ...] = CHECKS
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Relations between fields, which the schema cannot say. Raises InvalidScenario."""
+        workload(self.workload).check(self.options)
+        ids = [fault.id for fault in self.faults]
+        for index, fault in enumerate(self.faults):
+            where = f"faults[{index}]"
+            if fault.id in ids[:index]:
+                raise InvalidScenario(f"the id {fault.id!r} is taken by an earlier fault", field=f"{where}.id")
+            self._check_fault(fault, where)
+
+    def _check_fault(self, fault: PlannedFault, where: str) -> None:
+        try:
+            fault.check_cluster(world_size=self.cluster.world_size, spares=self.cluster.spares)
+        except InvalidFault as error:
+            raise InvalidScenario(error.reason, field=f"{where}.{error.field}") from error
+        trigger = fault.trigger.to_json()
+        name = "at_step" if "at_step" in trigger else "step"
+        step = trigger.get(name)
+        if isinstance(step, int) and step >= self.steps:
+            message = f"step {step} never comes: the steps are 0..{self.steps - 1}"
+            raise InvalidScenario(message, field=f"{where}.trigger.{name}")
+
+    @property
+    def job(self) -> Workload:
+        return workload(self.workload)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+            "workload": self.workload,
+            "steps": self.steps,
+            "options": dict(self.options),
+            "runtime": self.runtime,
+            "cluster": self.cluster.to_json(),
+            "seed": self.seed,
+            "faults": [fault.to_json() for fault in self.faults],
+            "checks": list(self.checks),
+            "timeout_s": self.timeout_s,
+        }
+
+    @staticmethod
+    def from_json(data: object) -> Scenario:
+        """Raises InvalidScenario, whose `field` names the first value that is wrong."""
+        for violation in violations(data, scenario_schema()):
+            raise InvalidScenario(violation.message, field=violation.field)
+        assert isinstance(data, dict)
+        return Scenario(
+            **{
+                **data,
+                "cluster": Cluster(**data.get("cluster", {})),
+                "faults": tuple(_fault(fault, index) for index, fault in enumerate(data.get("faults", []))),
+                "checks": tuple(data.get("checks", CHECKS)),
+            }
+        )
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read a YAML (or JSON) file. Raises InvalidScenario with file, line and field."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
+        raise InvalidScenario(f"cannot read the scenario: {reason}", source=str(path)) from error
+    return parse_scenario(text, source=str(path))
+
+
+def parse_scenario(text: str, *, source: str = "scenario") -> Scenario:
+    """As `load_scenario`, from a text; `source` is how messages name it."""
+    document: Located = parse_located(text, source=source)
+    try:
+        return Scenario.from_json(document.value)
+    except InvalidScenario as error:
+        line = document.line_of(error.field)
+        raise InvalidScenario(error.reason, source=source, line=line, field=error.field) from error
+
+
+def scenario_schema() -> dict[str, object]:
+    """The JSON Schema of a scenario document (`phoenix schema scenario`)."""
+    count = {"type": "integer", "minimum": 1, "maximum": 1024}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "PHOENIX scenario",
+        "type": "object",
+        "required": ["name", "workload", "steps"],
+        "additionalProperties": False,
+        "properties": {
+            "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"},
+            "version": {"const": 1},
+            "description": {"type": "string"},
+            "workload": {"enum": list(WORKLOADS)},
+            "steps": {"type": "integer", "minimum": 1, "maximum": 100_000_000},
+            "options": {"type": "object", "description": "Options of the workload; see its own schema."},
+            "runtime": {"type": "string", "minLength": 1, "default": "phoenix"},
+            "cluster": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "nodes": {**count, "default": 4},
+                    "ranks_per_node": {**count, "default": 1},
+                    "spares": {"type": "integer", "minimum": 0, "maximum": 1024, "default": 1},
+                },
+            },
+            "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0},
+            "faults": {"type": "array", "items": fault_schema()},
+            "checks": {"type": "array", "uniqueItems": True, "items": {"enum": list(CHECKS)}},
+            "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e7, "default": 300.0},
+        },
+    }
+
+
+def fault_schema() -> dict[str, object]:
+    """The JSON Schema of a planned fault; also of a live request, in which `id` may be left out."""
+    whole = {"type": "integer", "minimum": 0}
+
+    def only(name: str, rule: Mapping[str, object], **others: Mapping[str, object]) -> dict[str, object]:
+        properties = {name: rule, **others}
+        return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
+
+    targets = [only("rank", whole), only("random_rank", {"const": True}), only("spare", {"const": True})]
+    phase = only(
+        "phase", {"enum": list(TRAINING_PHASES)}, step=whole, occurrence={"type": "integer", "minimum": 1, "default": 1}
+    )
+    seconds = {"type": "number", "minimum": 0, "maximum": 1e7}
+    triggers = [only("now", {"const": True}), only("at_step", whole), only("after_s", seconds), phase]
+    return {
+        "type": "object",
+        "required": ["kind", "target"],
+        "properties": {
+            "id": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+            "kind": {"enum": list(FAULT_KINDS)},
+            "target": {"oneOf": targets},
+            "trigger": {"oneOf": triggers, "default": {"now": True}},
+            "params": {"type": "object"},
+            "reason": {"type": "string"},
+        },
+        "additionalProperties": False,
+    }
+
+
+def schema_text() -> str:
+    """The exported schema as it is published."""
+    return json.dumps(scenario_schema(), indent=2) + "\n"
+
+
+def _fault(data: Mapping[str, object], index: int) -> PlannedFault:
+    try:
+        return PlannedFault.from_json(data, id=f"fault-{index + 1}")
+    except InvalidFault as error:
+        raise InvalidScenario(error.reason, field=f"faults[{index}].{error.field}") from error

@@ -1,0 +1,173 @@
+"""Which planned faults are due, given the events so far and the time. Pure: no clock, no file, no process.
+
+A fault fires at most once, so a rollback that begins a step again does not fire it again. A step or phase that had
+begun before a live request was accepted has gone by: that fault is missed, and says so, rather than late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from random import Random
+
+from chaos.faults import AfterSeconds, AtStep, Now, OnPhase, PlannedFault, RandomRank, Rank
+from phoenix_core.events import Event
+
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """A fault to apply now; its target is no longer random. `late` tells why it can only be missed."""
+
+    fault: PlannedFault
+    late: str = ""
+
+
+@dataclass
+class _Waiting:
+    """A fault that has not fired: `live` since a request at this time; None: planned from the start."""
+
+    fault: PlannedFault
+    live: int | None
+    entries: int = 0
+
+    def concerns(self, event: Event) -> bool:
+        target = self.fault.target
+        return not isinstance(target, Rank) or event.rank == target.rank
+
+
+class Schedule:
+    """Feed it every event in the order read (`observe`) and the time (`tick`); both answer with what is due.
+
+    `add` takes planned faults at the start and live requests later. Random ranks are drawn from the seed and the
+    fault's id alone, so the order of requests changes nothing.
+    """
+
+    def __init__(self, faults: Iterable[PlannedFault] = (), *, seed: int, world_size: int) -> None:
+        self._seed = seed
+        self._world_size = world_size
+        self._waiting: dict[str, _Waiting] = {}
+        self._known: set[str] = set()
+        self._begun: dict[int | None, int] = {}
+        self._has_world = False
+        self._first_step_at: int | None = None
+        for fault in faults:
+            self.add(fault)
+
+    @property
+    def pending(self) -> tuple[PlannedFault, ...]:
+        """What has not fired yet, in the order it was planned."""
+        return tuple(waiting.fault for waiting in self._waiting.values())
+
+    @property
+    def needs_events(self) -> bool:
+        """Whether something waits for a step or phase, so that the next event may be the one."""
+        return any(not isinstance(waiting.fault.trigger, AfterSeconds) for waiting in self._waiting.values()) or (
+            bool(self._waiting) and self._first_step_at is None
+        )
+
+    def withdraw(self) -> tuple[PlannedFault, ...]:
+        """Plan nothing more: what had not fired, which now never will."""
+        pending = self.pending
+        self._waiting.clear()
+        return pending
+
+    def knows(self, fault_id: str) -> bool:
+        """Whether a fault of this id was ever planned (a repeated request must not hit twice)."""
+        return fault_id in self._known
+
+    def add(self, fault: PlannedFault, *, now: int | None = None) -> list[Due]:
+        """Plan a fault; `now` (monotonic ns) marks a live request. It may be due, or too late, at once."""
+        assert not self.knows(fault.id), f"fault {fault.id} is planned twice"
+        self._known.add(fault.id)
+        drawn = replace(fault, target=self._draw(fault.id)) if isinstance(fault.target, RandomRank) else fault
+        waiting = _Waiting(fault=drawn, live=now)
+        self._waiting[fault.id] = waiting
+        if reason := self._gone_by(waiting):
+            return [self._fire(waiting, late=reason)]
+        return self.tick(now) if now is not None else []
+
+    def tick(self, now: int) -> list[Due]:
+        """What is due at this time: triggers that wait for no event."""
+
+        def due(waiting: _Waiting) -> bool:
+            trigger = waiting.fault.trigger
+            if isinstance(trigger, Now):
+                return self._has_world
+            return isinstance(trigger, AfterSeconds) and (start := self._starts(waiting)) is not None and now >= start
+
+        return self._fire_all(due)
+
+    @property
+    def next_time(self) -> int | None:
+        """The earliest time (monotonic ns) at which `tick` has something new, as far as is known."""
+        times = [
+            start
+            for waiting in self._waiting.values()
+            if isinstance(waiting.fault.trigger, AfterSeconds) and (start := self._starts(waiting)) is not None
+        ]
+        return min(times, default=None)
+
+    def observe(self, event: Event) -> list[Due]:
+        """What this event triggers."""
+        if event.kind == "world_formed":
+            self._has_world = True
+            return self._fire_all(lambda waiting: isinstance(waiting.fault.trigger, Now))
+        if event.kind == "phase_entered" and event.step is not None:
+            return self._entered(event, event.step)
+        if event.kind == "step_committed" and event.step is not None:
+            # A runtime that reports no phases still tells where steps begin: at the end of the one before.
+            return self._began(event, event.step + 1)
+        return []
+
+    def _entered(self, event: Event, step: int) -> list[Due]:
+        due = self._began(event, step)
+        for waiting in list(self._waiting.values()):
+            trigger = waiting.fault.trigger
+            if not isinstance(trigger, OnPhase) or not waiting.concerns(event):
+                continue
+            if waiting.live is not None and event.at < waiting.live:
+                continue  # read after the request came, but it happened before
+            if event.data.get("phase") == trigger.phase and trigger.step in (None, step):
+                waiting.entries += 1
+                if waiting.entries >= trigger.occurrence:
+                    due.append(self._fire(waiting))
+        return due
+
+    def _began(self, event: Event, step: int) -> list[Due]:
+        if self._first_step_at is None:
+            self._first_step_at = event.at
+        for place in (event.rank, None):
+            self._begun[place] = max(step, self._begun.get(place, -1))
+
+        def due(waiting: _Waiting) -> bool:
+            trigger = waiting.fault.trigger
+            return isinstance(trigger, AtStep) and waiting.concerns(event) and step >= trigger.at_step
+
+        return self._fire_all(due)
+
+    def _gone_by(self, waiting: _Waiting) -> str:
+        trigger, target = waiting.fault.trigger, waiting.fault.target
+        begun = self._begun.get(target.rank if isinstance(target, Rank) else None, -1)
+        if isinstance(trigger, AtStep) and begun >= trigger.at_step:
+            return f"step {trigger.at_step} had begun before the request came (now: {begun})"
+        if isinstance(trigger, OnPhase) and trigger.step is not None and begun > trigger.step:
+            return f"step {trigger.step} was over before the request came (now: {begun})"
+        return ""
+
+    def _starts(self, waiting: _Waiting) -> int | None:
+        trigger = waiting.fault.trigger
+        assert isinstance(trigger, AfterSeconds)
+        base = self._first_step_at if waiting.live is None else waiting.live
+        return None if base is None else base + round(trigger.after_s * NANOSECONDS)
+
+    def _draw(self, fault_id: str) -> Rank:
+        return Rank(rank=Random(f"{self._seed}/{fault_id}").randrange(self._world_size))
+
+    def _fire_all(self, due: Callable[[_Waiting], bool]) -> list[Due]:
+        return [self._fire(waiting) for waiting in list(self._waiting.values()) if due(waiting)]
+
+    def _fire(self, waiting: _Waiting, *, late: str = "") -> Due:
+        del self._waiting[waiting.fault.id]
+        return Due(fault=waiting.fault, late=late)

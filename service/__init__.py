@@ -1,0 +1,1 @@
+"""The service: runs, trials and faults over REST, kept in a database, executed by `chaos`."""

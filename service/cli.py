@@ -1,0 +1,187 @@
+"""The command line `phoenix`.
+
+Exit codes: 0 pass, 1 fail, 2 usage (also: a port that is taken, a file that is missing), 3 unknown
+(it could not be judged), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from service.client import Client, ClientError
+from service.settings import DEFAULT_PORT, LOOPBACK, Settings, SettingsError, data_directory
+
+USAGE = 2
+UNKNOWN = 3
+INTERRUPTED = 130
+EXIT_OF = {"PASS": 0, "FAIL": 1, "UNKNOWN": UNKNOWN}
+
+app = typer.Typer(
+    name="phoenix",
+    help="A training runtime that heals lost ranks in place, and a harness that breaks it on purpose.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Directory = Annotated[
+    Path | None, typer.Option("--dir", help="Data directory (else PHOENIX_HOME, else ~/.local/share/phoenix).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def main() -> NoReturn:
+    """Entry point of the `phoenix` command."""
+    if sys.argv[1:2] == ["run"]:
+        # Handed on untouched: the runtime's command line has its own help and its own `--`.
+        _run_runtime(sys.argv[2:])
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    raise SystemExit(0)
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(context: typer.Context) -> None:
+    """Run a training script under the runtime, with torchrun's flags: phoenix run --nnodes 4 --spares 1 train.py"""
+    _run_runtime(context.args)
+
+
+@app.command()
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the service running afterwards.")] = False,
+    as_json: AsJson = False,
+    data: Annotated[Path | None, typer.Option("--data", help="A text file to train on.")] = None,
+    port: Annotated[int, typer.Option("--port", help="Port of the service (0: any free one).")] = DEFAULT_PORT,
+    directory: Directory = None,
+) -> None:
+    """Train on real text, kill one rank and freeze another over REST, watch both heal, judge the result."""
+    from service.demo import Options, run_demo
+
+    options = Options(keep=keep, as_json=as_json, data=data, port=port, directory=data_directory(directory))
+    raise typer.Exit(run_demo(options))
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help=f"Only {LOOPBACK}: the service has no tokens yet.")] = LOOPBACK,
+    port: Annotated[int, typer.Option("--port", help="Port to listen on (0: any free one).")] = DEFAULT_PORT,
+    directory: Directory = None,
+    allow_file: Annotated[
+        list[Path] | None, typer.Option("--allow-file", help="A training data file that requests may name.")
+    ] = None,
+    attached: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Serve the REST API and the pages. Runs go on when the service stops, and are found again by the next."""
+    from service.server import serve as serve_until_stopped
+
+    home = data_directory(directory)
+    try:
+        settings = Settings(
+            directory=home,
+            host=host,
+            port=port,
+            allowed_files=frozenset(str(path.absolute()) for path in allow_file or []),
+            extra_runtimes=os.environ.get("PHOENIX_RUNTIMES", ""),
+        )
+
+        def ready(url: str) -> None:
+            typer.echo(f"PHOENIX serves {url}  (data in {home}; stop with Ctrl-C)", err=True)
+
+        serve_until_stopped(settings, attached=attached, ready=ready)
+    except SettingsError as error:
+        _fail(str(error))
+
+
+@app.command()
+def trial(
+    scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML or JSON).")],
+    directory: Annotated[Path | None, typer.Option("--dir", help="Trial directory; must not hold a trial yet.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one trial of a scenario here and now, without a service. Exit code: 0 pass, 1 fail, 3 unknown."""
+    from service.foreground import run_trial
+
+    raise typer.Exit(run_trial(scenario, directory, as_json=as_json))
+
+
+@app.command()
+def inject(
+    kind: Annotated[str, typer.Argument(help="Kind of fault, such as process_kill; `phoenix doctor` lists them.")],
+    run_id: Annotated[str | None, typer.Option("--run", help="The run (else: the one that is running).")] = None,
+    rank: Annotated[int | None, typer.Option(help="Hit the worker that holds this rank.")] = None,
+    random_rank: Annotated[bool, typer.Option("--random-rank", help="Hit any rank.")] = False,
+    spare: Annotated[bool, typer.Option("--spare", help="Hit a parked spare.")] = False,
+    at_step: Annotated[int | None, typer.Option(help="When the rank begins this step.")] = None,
+    after: Annotated[float | None, typer.Option(help="After this many seconds.")] = None,
+    phase: Annotated[str | None, typer.Option(help="When the rank enters this training phase.")] = None,
+    param: Annotated[list[str] | None, typer.Option(help="name=value, such as ttl_s=30 (repeatable).")] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept with the fault.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be hit.")] = False,
+    server: Annotated[str | None, typer.Option(help="Address of the service.")] = None,
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Inject a fault into a running run, over REST."""
+    from service.inject import Request, describe, target_of, trigger_of
+
+    try:
+        with Client(server or _address(directory)) as client:
+            request = Request(
+                kind=kind,
+                target=target_of(rank=rank, random_rank=random_rank, spare=spare),
+                trigger=trigger_of(at_step=at_step, after_s=after, phase=phase),
+                params=tuple(param or ()),
+                reason=reason,
+                dry_run=dry_run,
+            )
+            answer = request.send(client, run_id)
+    except (ClientError, ValueError) as error:
+        _fail(str(error), code=USAGE)
+    typer.echo(json.dumps(answer) if as_json else describe(answer))
+
+
+@app.command()
+def doctor(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Say what this machine can inject, and why not."""
+    from service.doctor import examine, render
+
+    report = examine(data_directory(directory))
+    typer.echo(json.dumps(report.to_json()) if as_json else render(report))
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a scenario file."""
+    from chaos.scenario import schema_text
+
+    typer.echo(schema_text(), nl=False)
+
+
+def _run_runtime(arguments: list[str]) -> NoReturn:
+    """Becomes the runtime's launcher: same process, so same signals and same exit code."""
+    os.execv(sys.executable, [sys.executable, "-m", "phoenix_core", "run", *arguments])
+
+
+def _address(directory: Path | None) -> str:
+    from service.context import address_in
+
+    return address_in(data_directory(directory)) or f"http://{LOOPBACK}:{DEFAULT_PORT}"
+
+
+def _fail(message: str, *, code: int = USAGE) -> NoReturn:
+    typer.echo(f"phoenix: {message}", err=True)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    main()

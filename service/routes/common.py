@@ -1,0 +1,69 @@
+"""What all routes share: the service of the request, and resources by the id in the path."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Path, Request
+from sqlalchemy.orm import Session
+
+from service import store
+from service.context import Service
+from service.problems import MEDIA_TYPE, not_found
+from service.tables import Run, Trial
+
+_PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What was wrong and what to do, for people."},
+        "instance": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": description, "content": {MEDIA_TYPE: {"schema": _PROBLEM}}}
+    for status, description in (("4XX", "The request cannot be served."), ("5XX", "The service failed."))
+}
+IDEMPOTENT: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "A request sent again with the same key gets the first answer and has no second effect.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+        }
+    ]
+}
+
+
+def _service(request: Request) -> Service:
+    return cast("Service", request.app.state.service)
+
+
+ServiceOf = Annotated[Service, Depends(_service)]
+Id = Annotated[str, Path(max_length=64)]
+
+
+def existing_run(session: Session, run: str) -> Run:
+    """Raises Problem 404."""
+    if (found := store.find_run(session, run)) is None:
+        raise not_found("run", run)
+    return found
+
+
+def existing_trial(session: Session, trial: str) -> Trial:
+    """Raises Problem 404."""
+    if (found := session.get(Trial, trial)) is None:
+        raise not_found("trial", trial)
+    return found

@@ -1,0 +1,118 @@
+"""Faults of a run: those of its scenario, and those that are asked for while it runs."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy.orm import Session
+
+from chaos.errors import ChaosError, TargetGone
+from chaos.faults import AtStep, Now, OnPhase, PlannedFault, RandomRank, Spare
+from chaos.roster import Roster
+from service import store, views
+from service.idempotency import Answer, once
+from service.problems import Problem
+from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf, existing_run
+from service.shapes import DryRun, FaultList, FaultShape, NewFault, Would
+from service.states import RunState
+from service.tables import Run, Trial
+
+router = APIRouter(tags=["faults"], responses=PROBLEMS)
+
+log = logging.getLogger("phoenix.service")
+
+
+@router.get("/runs/{run_id}/faults")
+def list_faults(service: ServiceOf, run_id: Id) -> FaultList:
+    with service.database.read() as session:
+        return FaultList(items=views.faults_shape(session, existing_run(session, run_id)))
+
+
+@router.post(
+    "/runs/{run_id}/faults",
+    status_code=202,
+    response_model=FaultShape,
+    responses={200: {"model": DryRun, "description": "What the fault would do (`dry_run`)."}},
+    openapi_extra=IDEMPOTENT,
+)
+def request_fault(service: ServiceOf, request: Request, run_id: Id, body: NewFault) -> Response:
+    """Hit a rank or a spare of a running run. With `dry_run` nothing happens but the answer."""
+    with service.database.write() as session:
+        run = existing_run(session, run_id)
+        answer = once(session, request, body, lambda: _effect(session, run, body))
+    if not body.dry_run:
+        try:
+            service.executor.deliver(run_id)
+        except (OSError, ChaosError):
+            # It is in the database: the executor hands it over as soon as the disk takes it.
+            log.exception("a fault for %s could not be handed over yet", run_id)
+    return answer
+
+
+def _effect(session: Session, run: Run, body: NewFault) -> Answer:
+    fault = PlannedFault.from_json(body.model_dump(exclude={"dry_run"}), id=store.new_id("fault"))
+    fault.check_cluster(world_size=run.world_size, spares=run.spares)
+    trial = _running(session, run)
+    members = store.roster(session, trial.id)
+    _refuse_past(run, fault)
+    _refuse_without_spare(session, run, fault, members)
+    if body.dry_run:
+        document = fault.to_json()
+        would = _would(fault, members)
+        parts = {name: document[name] for name in ("kind", "target", "trigger", "params")}
+        return Answer(status=200, body=DryRun.model_validate({**parts, "would": would}))
+    row = store.add_fault(session, run.id, fault, live=True)
+    return Answer(
+        status=202, body=views.fault_shape(row, trial.first_at, None), location=f"/api/v1/runs/{run.id}/faults"
+    )
+
+
+def _running(session: Session, run: Run) -> Trial:
+    trial = store.newest_trial(session, run.id)
+    if run.state != RunState.RUNNING or trial is None:
+        detail = f"run {run.id} is {run.state}: a fault needs a running run"
+        raise Problem(409, "run-not-running", detail, state=run.state)
+    if run.cancelled_at is not None:
+        raise Problem(409, "run-not-running", f"run {run.id} is being cancelled")
+    if run.part not in (None, "run"):
+        detail = f"run {run.id} is past its disturbed part (now: {run.part}); no fault can hit it any more"
+        raise Problem(409, "run-not-running", detail, part=run.part)
+    return trial
+
+
+def _refuse_past(run: Run, fault: PlannedFault) -> None:
+    trigger = fault.trigger
+    step = trigger.at_step if isinstance(trigger, AtStep) else trigger.step if isinstance(trigger, OnPhase) else None
+    if step is None:
+        return
+    if step >= run.steps:
+        detail = f"step {step} never comes: the steps of run {run.id} are 0..{run.steps - 1}"
+        raise Problem(422, "invalid-fault", detail)
+    if run.step is not None and step <= run.step:
+        raise Problem(409, "step-passed", f"step {step} is over: every rank has committed step {run.step}")
+
+
+def _refuse_without_spare(session: Session, run: Run, fault: PlannedFault, members: Roster) -> None:
+    """Without a spare the job could not go on. What a later trigger will find cannot be known now."""
+    if not isinstance(fault.target, Spare) and run.spares == 0:
+        detail = f"run {run.id} has no spare, so it could not recover; start one with cluster.spares of 1 or more"
+        raise Problem(409, "no-free-spare", detail)
+    if not isinstance(fault.trigger, Now) or members.generation is None:
+        return
+    if store.spares_free(members, store.faults(session, run.id)) < 1:
+        detail = "no spare is free: each is starting, or another fault needs it; try again when one is parked"
+        raise Problem(409, "no-free-spare", detail)
+
+
+def _would(fault: PlannedFault, members: Roster) -> Would:
+    if isinstance(fault.target, RandomRank):
+        text = f"{fault.kind} would hit a rank that is drawn when it fires"
+        return Would(text=text, worker=None, rank=None, pid=None)
+    try:
+        worker = members.resolve(fault.target)
+    except TargetGone as error:
+        return Would(text=f"{fault.kind} would miss now: {error}", worker=None, rank=None, pid=None)
+    place = "a spare" if worker.rank is None else f"rank {worker.rank}"
+    text = f"{fault.kind} would hit {worker.worker} ({place}, process {worker.pid})"
+    return Would(text=text, worker=worker.worker, rank=worker.rank, pid=worker.pid)

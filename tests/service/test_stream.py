@@ -1,0 +1,80 @@
+"""Server-sent events of a run that has ended; those of a living one are in test_served.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from service.hub import Hub
+from tests.service.helpers import Harness, Script
+from tests.support import wait_until
+
+
+async def ended_run(api: Harness) -> str:
+    run, directory = await api.started()
+    script = Script(directory)
+    script.begin()
+    script.step(0)
+    script.result()
+    script.close()
+    (directory / "end").touch()
+
+    def ended() -> bool:
+        api.tick()
+        with api.service.database.read() as session:
+            from service.store import active_trials
+
+            return not active_trials(session)
+
+    wait_until(ended, "the end of the run")
+    return str(run["id"])
+
+
+async def test_the_stream_of_an_ended_run_is_all_its_events_and_an_end(api: Harness) -> None:
+    run = await ended_run(api)
+    stored = (await api.get(f"/runs/{run}/events", limit=5000))["items"]
+    answer = await api.client.get(f"/api/v1/runs/{run}/stream")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    blocks = [block for block in answer.text.split("\n\n") if block and not block.startswith(":")]
+    events = [json.loads(block.split("data: ")[1].split("\n")[0]) for block in blocks[:-1]]
+    assert events == stored
+    assert [f"id: {event['offset']}" in block for event, block in zip(stored, blocks[:-1], strict=True)]
+    assert blocks[-1] == 'event: end\ndata: {"state":"FINISHED"}'
+
+
+async def test_a_client_that_comes_back_gets_the_rest_and_is_then_sent_away(api: Harness) -> None:
+    run = await ended_run(api)
+    stored = (await api.get(f"/runs/{run}/events"))["items"]
+    path = f"/api/v1/runs/{run}/stream"
+    rest = await api.client.get(path, headers={"Last-Event-ID": str(stored[-2]["offset"])})
+    assert rest.text.count("\ndata: ") + rest.text.count("data: {") >= 2 and f"id: {stored[-1]['offset']}" in rest.text
+    assert f"id: {stored[-2]['offset']}" not in rest.text
+    # 204 tells EventSource not to connect again.
+    assert (await api.client.get(path, headers={"Last-Event-ID": str(stored[-1]["offset"])})).status_code == 204
+
+
+async def test_events_are_paged_by_offset_and_filtered_by_kind(api: Harness) -> None:
+    run = await ended_run(api)
+    page = await api.get(f"/runs/{run}/events", limit=3)
+    rest = await api.get(f"/runs/{run}/events", after=page["next"], limit=5000)
+    assert len(page["items"]) == 3 and page["next"] == page["items"][-1]["offset"]
+    assert rest["items"][0]["offset"] > page["next"]
+    assert (await api.get(f"/runs/{run}/events", after=rest["next"]))["next"] == rest["next"]
+    kinds = await api.get(f"/runs/{run}/events", kind="world_formed")
+    assert [event["kind"] for event in kinds["items"]] == ["world_formed"]
+    assert page["items"][0]["at_s"] == 0.0
+
+
+async def test_a_notification_between_looking_and_waiting_is_not_lost() -> None:
+    hub = Hub()
+    seen = hub.version("r")
+    hub.notify("r")
+    await asyncio.wait_for(hub.wait("r", seen, 60), 5)
+
+
+async def test_closing_wakes_everybody() -> None:
+    hub = Hub()
+    waiting = [asyncio.create_task(hub.wait("r", hub.version("r"), 60)) for _ in range(3)]
+    await asyncio.sleep(0)
+    hub.close()
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)

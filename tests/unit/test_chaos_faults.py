@@ -1,0 +1,136 @@
+"""Faults as values: JSON forms, and every refusal names its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.errors import InvalidFault, UnknownFaultKind
+from chaos.faults import (
+    FAULT_KINDS,
+    TRAINING_PHASES,
+    AfterSeconds,
+    AtStep,
+    Fidelity,
+    Injection,
+    Now,
+    OnPhase,
+    PlannedFault,
+    RandomRank,
+    Rank,
+    Spare,
+    target_from_json,
+    trigger_from_json,
+)
+from chaos.injectors import INJECTORS
+from phoenix_core.events import EventWriter
+
+KILL: dict[str, Any] = {"id": "a", "kind": "process_kill", "target": {"rank": 2}, "trigger": {"at_step": 3}}
+
+targets = st.one_of(st.builds(Rank, rank=st.integers(0, 999)), st.builds(RandomRank), st.builds(Spare))
+triggers = st.one_of(
+    st.builds(Now),
+    st.builds(AtStep, at_step=st.integers(0, 10**6)),
+    st.builds(AfterSeconds, after_s=st.floats(0, 1e6)),
+    st.builds(
+        OnPhase,
+        phase=st.sampled_from(TRAINING_PHASES),
+        step=st.none() | st.integers(0, 10**6),
+        occurrence=st.integers(1, 99),
+    ),
+)
+
+
+@given(target=targets, trigger=triggers)
+def test_json_forms_lose_nothing(target: Any, trigger: Any) -> None:
+    assert target_from_json(target.to_json()) == target
+    assert trigger_from_json(trigger.to_json()) == trigger
+
+
+def test_defaults_of_params_are_filled_in() -> None:
+    fault = PlannedFault.from_json({"kind": "process_stop", "target": {"spare": True}}, id="x")
+    assert fault.params == {"ttl_s": 60}
+    assert fault.trigger == Now()
+    assert PlannedFault.from_json(fault.to_json()) == fault
+
+
+def test_a_live_request_names_its_id_under_fault() -> None:
+    assert PlannedFault.from_json({"fault": "f9", "kind": "process_kill", "target": {"rank": 0}}).id == "f9"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"target": {}}, "target"),
+        ({"target": {"rank": 1, "spare": True}}, "target"),
+        ({"target": None}, "target"),
+        ({"target": {"rank": -1}}, "target.rank"),
+        ({"target": {"rank": True}}, "target.rank"),
+        ({"target": {"rank": "1"}}, "target.rank"),
+        ({"target": {"spare": False}}, "target.spare"),
+        ({"target": {"everyone": True}}, "target"),
+        ({"trigger": {}}, "trigger"),
+        ({"trigger": {"at_step": 1.5}}, "trigger.at_step"),
+        ({"trigger": {"after_s": -1}}, "trigger.after_s"),
+        ({"trigger": {"after_s": float("nan")}}, "trigger.after_s"),
+        ({"trigger": {"after_s": float("inf")}}, "trigger.after_s"),
+        ({"trigger": {"phase": "lunch"}}, "trigger.phase"),
+        ({"trigger": {"phase": "forward", "occurrence": 0}}, "trigger.occurrence"),
+        ({"trigger": {"phase": "forward", "at_step": 1}}, "trigger.at_step"),
+        ({"params": {"ttl_s": 1}}, "params.ttl_s"),
+        ({"params": [1]}, "params"),
+        ({"kind": "process_stop", "params": {"ttl_s": 0}}, "params.ttl_s"),
+        ({"kind": "process_stop", "params": {"ttl_s": float("nan")}}, "params.ttl_s"),
+        ({"kind": "process_stop", "params": {"ttl_s": "long"}}, "params.ttl_s"),
+        ({"kind": ""}, "kind"),
+        ({"when": "now"}, "when"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidFault) as caught:
+        PlannedFault.from_json({**KILL, **change})
+    assert caught.value.field == field
+    assert caught.value.reason
+
+
+def test_an_unknown_kind_is_told_apart_and_lists_the_known() -> None:
+    with pytest.raises(UnknownFaultKind, match=r"'meteor'.*process_kill, process_stop"):
+        PlannedFault.from_json({**KILL, "kind": "meteor"})
+
+
+def test_a_target_must_exist_in_the_cluster() -> None:
+    fault = PlannedFault.from_json(KILL)
+    fault.check_cluster(world_size=3, spares=0)
+    with pytest.raises(InvalidFault, match=r"rank 2 does not exist: ranks are 0\.\.1"):
+        fault.check_cluster(world_size=2, spares=0)
+    with pytest.raises(InvalidFault, match="no spare"):
+        PlannedFault.from_json({**KILL, "target": {"spare": True}}).check_cluster(world_size=2, spares=0)
+
+
+def test_a_receipt_survives_the_event_file() -> None:
+    receipt = Injection(
+        fault="a",
+        kind="process_kill",
+        at=5,
+        worker="w2",
+        rank=2,
+        node="n2",
+        pid=77,
+        fidelity=Fidelity.REAL,
+        trigger={"at_step": 3},
+    )
+    event = EventWriter(None).emit("fault_injected", **receipt.event_fields())  # type: ignore[arg-type]
+    assert (event.at, event.worker, event.rank, event.data["fidelity"]) == (5, "w2", 2, "real")
+    assert Injection.from_event(event) == receipt
+
+
+def test_each_kind_has_an_injector_of_that_kind_and_says_all_that_a_form_needs() -> None:
+    assert set(INJECTORS) == set(FAULT_KINDS)
+    for name, kind in FAULT_KINDS.items():
+        assert INJECTORS[name].kind is kind
+        told = kind.to_json()
+        assert told["title"] and told["description"] and told["targets"] and told["triggers"]
+        assert kind.params_schema["additionalProperties"] is False

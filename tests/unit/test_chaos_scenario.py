@@ -1,0 +1,125 @@
+"""Scenario documents: what they may hold, and where a mistake is said to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from chaos.errors import InvalidScenario
+from chaos.scenario import CHECKS, Cluster, Scenario, load_scenario, parse_scenario, scenario_schema, schema_text
+from chaos.workloads import GPT, WORKLOADS
+
+LIBRARY = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
+
+TEXT = """\
+name: kill-one
+workload: gpt-tiny
+steps: 30
+options: {block: 16}
+cluster: {nodes: 4}
+faults:
+  - kind: process_kill
+    target: {rank: 2}
+    trigger: {phase: backward, step: 3}
+  - kind: process_stop
+    target: {random_rank: true}
+    trigger: {after_s: 3}
+"""
+
+
+def test_a_document_becomes_a_typed_value_and_back() -> None:
+    scenario = parse_scenario(TEXT)
+    assert scenario.cluster == Cluster(nodes=4, ranks_per_node=1, spares=1)
+    assert [fault.id for fault in scenario.faults] == ["fault-1", "fault-2"]
+    assert scenario.checks == CHECKS
+    assert Scenario.from_json(scenario.to_json()) == scenario
+    assert parse_scenario(json.dumps(scenario.to_json())) == scenario
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("rank: 2", "rank: 7", "s.yaml:8: faults[0].target.rank: rank 7 does not exist: ranks are 0..3"),
+        ("process_kill", "meteor", "s.yaml:7: faults[0].kind: 'meteor' is not one of"),
+        ("step: 3}", "step: 30}", "s.yaml:9: faults[0].trigger.step: step 30 never comes: the steps are 0..29"),
+        ("gpt-tiny", "rm -rf", "s.yaml:2: workload: 'rm -rf' is not one of"),
+        ("steps: 30\n", "steps: 30.0\n", "s.yaml:3: steps: 30.0 is not of type 'integer'"),
+        ("steps: 30\n", "", "s.yaml:1: steps: is missing"),
+        ("nodes: 4", "nodez: 4", "s.yaml:5: cluster.nodez: unknown field; there are: nodes, ranks_per_node, spares"),
+        ("block: 16", "block: 0", "s.yaml:4: options.block: 0 is less than the minimum of 1"),
+        ("block: 16", "blok: 16", "s.yaml:4: options.blok: unknown field"),
+        ("{rank: 2}", "{}", "s.yaml:8: faults[0].target: must have exactly one of the forms rank, random_rank, spare"),
+        ("after_s: 3", "after_s: -1", "s.yaml:12: faults[1].trigger.after_s: -1 is less than the minimum of 0"),
+        ("step: 3}", "stepp: 3}", "s.yaml:9: faults[0].trigger.stepp: unknown field; there are: phase, step"),
+        ("after_s: 3", "after_s: .inf", "s.yaml:12: faults[1].trigger.after_s: must be a finite number"),
+        ("steps: 30", "steps: [", "s.yaml:5: not valid YAML"),
+        ("steps: 30", "steps: 30\nsteps: 31", "s.yaml:4: steps: this key stands here twice"),
+        ("name: kill-one", "name: ../../etc", "s.yaml:1: name: '../../etc' does not match"),
+    ],
+)
+def test_a_mistake_is_pointed_at(old: str, new: str, said: str) -> None:
+    assert old in TEXT
+    with pytest.raises(InvalidScenario) as caught:
+        parse_scenario(TEXT.replace(old, new), source="s.yaml")
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "- 1\n", "just words", "a: &x [*x]\n", "1: 2\n", "\x00", "d: 2026-99-99"]
+)
+def test_what_is_no_scenario_is_refused_without_a_traceback(text: str) -> None:
+    with pytest.raises(InvalidScenario, match=r"s\.yaml"):
+        parse_scenario(text, source="s.yaml")
+
+
+def test_two_faults_of_one_id_are_refused() -> None:
+    text = TEXT.replace("  - kind", "  - id: same\n    kind")
+    with pytest.raises(InvalidScenario, match=r"faults\[1\].id: the id 'same' is taken"):
+        parse_scenario(text)
+
+
+def test_a_spare_must_exist_to_be_hit() -> None:
+    text = TEXT.replace("nodes: 4", "nodes: 4, spares: 0").replace("{rank: 2}", "{spare: true}")
+    with pytest.raises(InvalidScenario, match="the cluster has no spare"):
+        parse_scenario(text)
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidScenario, match="cannot read the scenario"):
+        load_scenario(tmp_path / name)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(InvalidScenario, match="UTF-8"):
+        load_scenario(tmp_path / "binary.yaml")
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_the_library_can_be_loaded_and_names_match_files(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == path.stem
+    assert scenario.description
+    Draft202012Validator(scenario_schema()).validate(scenario.to_json())
+
+
+def test_the_exported_schema_is_a_schema() -> None:
+    Draft202012Validator.check_schema(json.loads(schema_text()))
+
+
+def test_a_workload_turns_options_into_flags() -> None:
+    command = GPT.arguments(steps=7, seed=3, options={"block": 16, "data": "/x y"})
+    assert command[:6] == ["-m", "benchmarks.workloads.gpt", "--steps", "7", "--seed", "3"]
+    assert command[6:] == ["--block", "16", "--data", "/x y"]
+    assert GPT.path_options == {"data"}
+    for workload in WORKLOADS.values():
+        Draft202012Validator.check_schema(workload.options_schema)
+        workload.check(workload.defaults)
+
+
+def test_of_two_values_the_scenario_overrides_the_workload() -> None:
+    scenario = parse_scenario(TEXT)
+    command = scenario.job.arguments(steps=1, seed=0, options=scenario.options)
+    assert command[command.index("--block") + 1] == "16"
+    assert command.count("--block") == 1

@@ -1,0 +1,174 @@
+"""When faults are due: at the first such moment, once, and never late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.faults import PlannedFault, Rank
+from chaos.schedule import Due, Schedule
+from phoenix_core.events import Event
+
+S = 1_000_000_000
+
+
+def fault(trigger: dict[str, Any], target: dict[str, Any] | None = None, id: str = "f") -> PlannedFault:
+    return PlannedFault.from_json(
+        {"id": id, "kind": "process_kill", "target": target or {"rank": 1}, "trigger": trigger}
+    )
+
+
+def phase(name: str, step: int, rank: int = 1, at: int = 0) -> Event:
+    return Event(kind="phase_entered", at=at, rank=rank, step=step, data={"phase": name})
+
+
+def committed(step: int, rank: int = 1, at: int = 0) -> Event:
+    return Event(kind="step_committed", at=at, rank=rank, step=step)
+
+
+def formed() -> Event:
+    return Event(kind="world_formed", at=0, generation=0, data={"ranks": ["w0", "w1"], "spares": []})
+
+
+def schedule(*faults: PlannedFault, seed: int = 1) -> Schedule:
+    return Schedule(faults, seed=seed, world_size=4)
+
+
+def ids(due: list[Due]) -> list[str]:
+    return [one.fault.id for one in due]
+
+
+def test_now_waits_for_a_world() -> None:
+    plan = schedule(fault({"now": True}))
+    assert plan.tick(5) == []
+    assert ids(plan.observe(formed())) == ["f"]
+
+
+def test_a_live_now_is_due_at_once_where_a_world_is() -> None:
+    plan = schedule()
+    plan.observe(formed())
+    assert ids(plan.add(fault({"now": True}), now=5)) == ["f"]
+
+
+def test_a_step_begins_when_its_rank_enters_it() -> None:
+    plan = schedule(fault({"at_step": 3}))
+    assert plan.observe(phase("forward", 3, rank=0)) == []
+    assert plan.observe(phase("forward", 2)) == []
+    assert ids(plan.observe(phase("forward", 3))) == ["f"]
+
+
+def test_a_runtime_without_phases_tells_by_its_commits() -> None:
+    plan = schedule(fault({"at_step": 3}))
+    assert plan.observe(committed(1)) == []
+    assert ids(plan.observe(committed(2))) == ["f"]
+
+
+def test_for_a_spare_any_rank_counts() -> None:
+    assert ids(schedule(fault({"at_step": 3}, {"spare": True})).observe(phase("forward", 3, rank=0))) == ["f"]
+
+
+def test_a_rollback_does_not_fire_again() -> None:
+    plan = schedule(fault({"at_step": 3}), fault({"phase": "backward", "step": 3}, id="g"))
+    assert ids(plan.observe(phase("forward", 3)) + plan.observe(phase("backward", 3))) == ["f", "g"]
+    assert plan.observe(phase("forward", 3)) + plan.observe(phase("backward", 3)) == []
+
+
+def test_a_phase_by_occurrence() -> None:
+    plan = schedule(fault({"phase": "backward", "occurrence": 3}))
+    assert [len(plan.observe(phase(name, step))) for step in range(3) for name in ("forward", "backward")] == [
+        0, 0, 0, 0, 0, 1,
+    ]  # fmt: skip
+
+
+def test_a_phase_of_one_step_counts_that_step_only() -> None:
+    plan = schedule(fault({"phase": "backward", "step": 2}))
+    assert plan.observe(phase("backward", 1)) == []
+    assert ids(plan.observe(phase("backward", 2))) == ["f"]
+
+
+def test_seconds_count_from_the_first_step() -> None:
+    plan = schedule(fault({"after_s": 2.0}))
+    assert plan.tick(99 * S) == []
+    plan.observe(phase("forward", 0, at=10 * S))
+    assert plan.next_time == 12 * S
+    assert plan.tick(12 * S - 1) == []
+    assert ids(plan.tick(12 * S)) == ["f"]
+    assert plan.next_time is None
+
+
+def test_seconds_of_a_live_request_count_from_the_request() -> None:
+    plan = schedule()
+    assert plan.add(fault({"after_s": 2.0}), now=50 * S) == []
+    assert plan.next_time == 52 * S
+    assert ids(plan.tick(52 * S)) == ["f"]
+
+
+@pytest.mark.parametrize("trigger", [{"at_step": 5}, {"phase": "forward", "step": 4}])
+def test_what_has_gone_by_is_late_and_says_so(trigger: dict[str, Any]) -> None:
+    plan = schedule()
+    plan.observe(phase("forward", 5))
+    (due,) = plan.add(fault(trigger), now=1)
+    assert "before the request came" in due.late
+    assert plan.pending == ()
+
+
+def test_a_live_phase_does_not_count_what_was_read_late() -> None:
+    plan = schedule()
+    plan.add(fault({"phase": "backward"}), now=100)
+    assert plan.observe(phase("backward", 1, at=99)) == []
+    assert ids(plan.observe(phase("backward", 2, at=101))) == ["f"]
+
+
+def test_nothing_waits_for_events_when_nothing_is_planned() -> None:
+    assert not schedule().needs_events
+    plan = schedule(fault({"after_s": 1}))
+    waited = [plan.needs_events]  # the first step starts its clock
+    plan.observe(phase("forward", 0))
+    waited.append(plan.needs_events)
+    assert waited == [True, False]
+    assert schedule(fault({"at_step": 1})).needs_events
+
+
+@given(seed=st.integers(0, 2**32), name=st.text("abc", min_size=1, max_size=3), others=st.integers(0, 3))
+def test_a_random_rank_depends_on_seed_and_id_alone(seed: int, name: str, others: int) -> None:
+    def drawn(plan: Schedule) -> Any:
+        return next(one.target for one in plan.pending if one.id == name)
+
+    mine = fault({"at_step": 1}, {"random_rank": True}, id=name)
+    noise = [fault({"at_step": 1}, {"random_rank": True}, id=f"noise{index}") for index in range(others)]
+    first, second = drawn(schedule(mine, seed=seed)), drawn(schedule(*noise, mine, seed=seed))
+    assert isinstance(first, Rank) and first == second
+    assert 0 <= first.rank < 4
+
+
+def test_random_ranks_differ_between_seeds() -> None:
+    plans = [schedule(fault({"at_step": 1}, {"random_rank": True}), seed=seed).pending for seed in range(40)]
+    assert {plan[0].target for plan in plans} == {Rank(rank=rank) for rank in range(4)}
+
+
+triggers = st.one_of(
+    st.just({"now": True}),
+    st.builds(lambda n: {"at_step": n}, st.integers(0, 5)),
+    st.builds(lambda s: {"after_s": s}, st.floats(0, 5)),
+    st.builds(lambda p, n: {"phase": p, "occurrence": n}, st.sampled_from(["forward", "backward"]), st.integers(1, 4)),
+)
+happenings = st.one_of(
+    st.just(formed()),
+    st.builds(phase, st.sampled_from(["forward", "backward"]), st.integers(0, 6), st.integers(0, 3)),
+    st.builds(committed, st.integers(0, 6), st.integers(0, 3)),
+    st.integers(0, 10 * S),
+)
+
+
+@given(planned=st.lists(triggers, max_size=4), events=st.lists(happenings, max_size=30))
+def test_each_fault_fires_at_most_once_whatever_happens(planned: list[dict[str, Any]], events: list[Any]) -> None:
+    plan = schedule(*(fault(trigger, id=str(index)) for index, trigger in enumerate(planned)))
+    fired: list[str] = []
+    for event in events:
+        fired += ids(plan.tick(event) if isinstance(event, int) else plan.observe(event))
+    left = [one.id for one in plan.withdraw()]
+    assert sorted(fired + left) == [str(index) for index in range(len(planned))]
+    assert plan.tick(10**12) == []
