@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 
 from phoenix_core.events import EventWriter
 from phoenix_core.settings import Detection
+from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import LINE_LIMIT, die_with_parent, encode, messages
 
 CHECK_S = 0.05
@@ -39,6 +41,7 @@ class Process:
     stopped_since: float | None = None
     suspected: bool = False
     leaving: bool = False
+    wire: Tripwire | None = None
     relay: asyncio.Task[None] | None = None
 
 
@@ -92,6 +95,7 @@ class Agent:
         self._processes: dict[str, Process] = {}
         self._upward: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
         """Serve until the coordinator says so or is gone; no worker is left afterwards."""
@@ -123,14 +127,15 @@ class Agent:
 
     async def _spawn(self, worker: str) -> None:
         ours, theirs = socket.socketpair()
+        wire = Tripwire.create()
         output: Any = None
         if self.logs is not None:
             self.logs.mkdir(parents=True, exist_ok=True)
             output = (self.logs / f"{worker}.log").open("ab")
         popen = subprocess.Popen(
             self.config.command,
-            env=self._environment(worker, theirs.fileno()),
-            pass_fds=[theirs.fileno()],
+            env=self._environment(worker, theirs.fileno(), wire.fd),
+            pass_fds=[theirs.fileno(), wire.fd],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output is not None else None,
@@ -140,18 +145,19 @@ class Agent:
         if output is not None:
             output.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_LIMIT)
-        process = Process(worker=worker, popen=popen, pidfd=os.pidfd_open(popen.pid), writer=writer)
+        process = Process(worker=worker, popen=popen, pidfd=os.pidfd_open(popen.pid), writer=writer, wire=wire)
         self._processes[worker] = process
         self.events.emit("worker_spawned", worker=worker, pid=popen.pid, start_ticks=start_ticks(popen.pid))
         asyncio.get_running_loop().add_reader(process.pidfd, self._exited, process)
         process.relay = self._task(self._relay(process, reader))
 
-    def _environment(self, worker: str, control_fd: int) -> dict[str, str]:
+    def _environment(self, worker: str, control_fd: int, wire_fd: int) -> dict[str, str]:
         config = self.config
         ours = {
             "PHOENIX_WORKER": worker,
             "PHOENIX_NODE": config.node,
             "PHOENIX_CONTROL_FD": str(control_fd),
+            "PHOENIX_TRIPWIRE_FD": str(wire_fd),
             "PHOENIX_STORE": f"{config.store[0]}:{config.store[1]}",
             "PHOENIX_TOKEN": config.token,
             "PHOENIX_ADDRESS": config.address,
@@ -171,11 +177,25 @@ class Agent:
         async for message in messages(reader):
             process.leaving = process.leaving or message["op"] == "leaving"
             process.heard_at = None if process.leaving else time.monotonic()
+            if message["op"] == "parked" and process.wire is not None:
+                threading.Thread(target=self._watch, args=(process,), name="phoenix-tripwire", daemon=True).start()
             self._send({**message, "worker": process.worker})
+
+    def _watch(self, process: Process) -> None:
+        """A thread per worker, asleep in the kernel until the worker dies."""
+        assert process.wire is not None
+        if process.wire.wait():
+            self._loop.call_soon_threadsafe(self._tripped, process)
+
+    def _tripped(self, process: Process) -> None:
+        if not process.leaving:
+            self._suspect(process, "exit", "its process is ending")
 
     def _exited(self, process: Process) -> None:
         asyncio.get_running_loop().remove_reader(process.pidfd)
         os.close(process.pidfd)
+        if process.wire is not None:
+            process.wire.close()
         del self._processes[process.worker]
         self._task(self._report_exit(process, process.popen.wait()))
 
@@ -232,12 +252,16 @@ class Agent:
             self._send({"op": "suspected", "worker": process.worker, "cause": cause, "detail": detail})
 
 
+async def _serve(config: AgentConfig) -> None:
+    await Agent(config).run()
+
+
 def main() -> None:
     # A terminal's Ctrl-C goes to the whole group; the launcher alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = AgentConfig.from_json(json.load(sys.stdin))
     with contextlib.suppress(ConnectionError):
-        asyncio.run(Agent(config).run())
+        asyncio.run(_serve(config))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ at once from this rank's own data), broken (a newer generation was announced: co
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -196,6 +197,7 @@ class Formation:
         self._groups = groups
         self._made: dict[PhoenixGroup, Inner] = {}
         self._error: GenerationSuperseded | None = None
+        self.finished_ns = 0
         self.done = threading.Event()
         self._on_done = hub.formation_done
         threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True).start()
@@ -207,6 +209,7 @@ class Formation:
         except GenerationSuperseded as error:
             self._error = error
         finally:
+            self.finished_ns = time.monotonic_ns()
             self.done.set()
             self._on_done()
 

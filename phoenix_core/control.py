@@ -12,14 +12,18 @@ from contextlib import suppress
 from typing import Any
 
 from phoenix_core.sockets import keep_out
+from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import decode, encode
 
 
 class Control:
     """Two threads: one reads commands, one beats. Neither holds a lock that the training loop takes."""
 
-    def __init__(self, fd: int, heartbeat_s: float) -> None:
+    def __init__(self, fd: int, tripwire_fd: int, heartbeat_s: float) -> None:
         os.set_inheritable(fd, False)
+        os.set_inheritable(tripwire_fd, False)
+        self._tripwire = Tripwire.attach(tripwire_fd)
+        self._armed = threading.Event()
         self._socket = socket.socket(fileno=fd)
         keep_out(self._socket)
         self._heartbeat_s = heartbeat_s
@@ -29,6 +33,7 @@ class Control:
     def start(self, on_command: Callable[[dict[str, Any]], None], progress: Callable[[], dict[str, object]]) -> None:
         """`on_command` runs in the reading thread; `progress` gives the heartbeat's content."""
         threading.Thread(target=self._read, args=(on_command,), name="phoenix-control", daemon=True).start()
+        self._armed.wait()
         threading.Thread(target=self._beat, args=(progress,), name="phoenix-heartbeat", daemon=True).start()
 
     def send(self, op: str, **fields: object) -> None:
@@ -42,6 +47,8 @@ class Control:
         self.send("leaving")
 
     def _read(self, on_command: Callable[[dict[str, Any]], None]) -> None:
+        self._tripwire.arm()
+        self._armed.set()
         with suppress(OSError), self._socket.makefile("rb") as reader:
             for line in reader:
                 on_command(decode(line))

@@ -7,7 +7,6 @@ the functions `_recover_once` calls.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from phoenix_core.store import ControlStore
 from phoenix_core.transport import PeerClient, PeerServer
 from phoenix_core.warm import warm_up
 
-INTERRUPTIBLE_PARTS = 16
+INTERRUPTIBLE_PARTS = 64
 """Python hooks spread over a backward pass, so that a signal finds a place to be handled in."""
 
 
@@ -60,6 +59,7 @@ class Rank:
         self._served: tuple[list[ddp.Layout], list[bool]] = ([], [])
         self._reducers_since = 0
         self._zeroed: list[bool] = []
+        self._layouts: list[ddp.Layout] | None = None
         self._phase = ""
         self._changing = False
 
@@ -72,7 +72,7 @@ class Rank:
             self.generation = self.hub.generation = self.hub.announced = 1
             dist.init_process_group(BACKEND, store=PrefixStore("init", HashStore()), rank=0, world_size=1)
             return
-        self._control = Control(self.settings.control_fd, self.settings.heartbeat_s)
+        self._control = Control(self.settings.control_fd, self.settings.tripwire_fd, self.settings.heartbeat_s)
         self._server = PeerServer(self.settings.address, self.settings.token, self._serve_live)
         self._control.start(self._on_command, self._progress)
         warm_up()
@@ -143,6 +143,9 @@ class Rank:
     def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
         """The step is in the live state."""
         self.gate.commit()
+        if self._layouts is None and all(module._has_rebuilt_buckets for module in self.protected.ddp_modules()):
+            # Once, here, where it is in nobody's way: it allocates as much as all gradients together.
+            self._layouts = [ddp.layout(module) for module in self.protected.ddp_modules()]
         step = self.boundary
         self.boundary += 1
         self.live = self.boundary
@@ -215,7 +218,8 @@ class Rank:
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
-        self._emit("communicator_ready", groups=len(self.hub.groups()))
+        ready_ns = max(formation.finished_ns for formation in formations)
+        self._emit("communicator_ready", at=ready_ns, groups=len(self.hub.groups()))
         self._put_back(plan.boundary, layouts, zeroed, small)
         if plan.tensors is not None:
             self._commit_for_the_dead(plan.boundary - 1)
@@ -235,12 +239,19 @@ class Rank:
         self._early = None
         self.hub.localise()
         if self.live is not None:
-            if self.live > self._reducers_since:
-                for module in self.protected.ddp_modules():
-                    ddp.settle(module)
-            self._served = ([ddp.layout(module) for module in self.protected.ddp_modules()], self._zeroed)
+            self._served = (self._settled_layouts(self.live), self._zeroed)
             self._serving = (generation, self.live)
         self._emit("worker_quiesced", boundary=self.live)
+
+    def _settled_layouts(self, live: int) -> list[ddp.Layout]:
+        """The buckets of the step after `live` in the undisturbed run."""
+        if self._layouts is not None:
+            return self._layouts
+        modules = self.protected.ddp_modules()
+        if live > self._reducers_since:
+            for module in modules:
+                ddp.settle(module)
+        return [ddp.layout(module) for module in modules]
 
     def _send_offer(self, generation: int) -> None:
         held = self._server.held.boundaries() if self._server is not None else {}
@@ -293,6 +304,8 @@ class Rank:
         """The state of `boundary`, as if this rank had just come there in the undisturbed run."""
         for module, buckets in zip(self.protected.ddp_modules(), layouts, strict=True):
             ddp.reset(module, buckets)
+        # DDP comes to the same buckets again whenever it has executed the same step.
+        self._layouts = list(layouts) if boundary > 0 else None
         self.protected.reset_gradients(zeroed)
         self.gate.recorded = self.protected.load_small(small)
         self.boundary = self.live = self._reducers_since = boundary
@@ -369,8 +382,8 @@ class Rank:
     def _wait(self, ready: Callable[[], Any], generation: int) -> Any:
         return self.inbox.wait(ready, generation=generation)
 
-    def _emit(self, kind: str, **fields: object) -> None:
-        self.events.emit(kind, at=time.monotonic_ns(), generation=self.generation, rank=self.rank, **fields)
+    def _emit(self, kind: str, at: int | None = None, **fields: object) -> None:
+        self.events.emit(kind, at=at, generation=self.generation, rank=self.rank, **fields)
 
 
 def _tensors_in(value: object) -> list[torch.Tensor]:

@@ -38,6 +38,7 @@ class WorkerSettings:
     worker: str
     node: str
     control_fd: int
+    tripwire_fd: int
     store: tuple[str, int]
     token: str
     events: Path | None
@@ -56,6 +57,7 @@ class WorkerSettings:
             worker=worker,
             node=environment["PHOENIX_NODE"],
             control_fd=int(environment["PHOENIX_CONTROL_FD"]),
+            tripwire_fd=int(environment["PHOENIX_TRIPWIRE_FD"]),
             store=(host, int(port)),
             token=environment["PHOENIX_TOKEN"],
             events=Path(run_dir) / "events" / f"{worker}.jsonl" if run_dir else None,

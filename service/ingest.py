@@ -126,6 +126,9 @@ class TrialReader:
         match event.kind:
             case "trial_phase":
                 run.part = str(event.data.get("part"))
+            case "generation_resumed" if event.step:
+                # Whatever lies before the step to resume at is committed, also for a rank that died before saying so.
+                run.step = max(run.step or 0, event.step - 1)
             case "fault_injected":
                 pid, fidelity = event.data.get("pid"), event.data.get("fidelity")
                 changes = {

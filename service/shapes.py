@@ -135,7 +135,7 @@ class TimelineShape(Shape):
 
 
 class StepShape(Shape):
-    """One step that every rank committed: mean loss over the ranks, time of the slowest rank."""
+    """One step that every rank committed: mean loss of the ranks that reported it, time of the slowest."""
 
     step: int
     loss: float | None

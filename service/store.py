@@ -130,8 +130,12 @@ def recoveries(session: Session, trial: str) -> list[RecoveryRow]:
     return list(session.scalars(select(RecoveryRow).where(RecoveryRow.trial_id == trial).order_by(RecoveryRow.number)))
 
 
-def step_rows(session: Session, trial: str, world_size: int, *, after: int, limit: int) -> Sequence[tuple[object, ...]]:
-    """(step, mean loss, longest duration in ns, last commit in monotonic ns, generation) of complete steps."""
+def step_rows(session: Session, trial: str, last: int, *, after: int, limit: int) -> Sequence[tuple[object, ...]]:
+    """(step, mean loss, longest duration in ns, last commit in monotonic ns, generation) of steps up to `last`.
+
+    A rank that died between committing a step and saying so is missing from that step's samples;
+    the job went on from it, so it counts as much as any other.
+    """
     query = (
         select(
             StepSample.step,
@@ -140,9 +144,8 @@ def step_rows(session: Session, trial: str, world_size: int, *, after: int, limi
             func.max(StepSample.at),
             func.max(StepSample.generation),
         )
-        .where(StepSample.trial_id == trial, StepSample.step > after)
+        .where(StepSample.trial_id == trial, StepSample.step > after, StepSample.step <= last)
         .group_by(StepSample.step)
-        .having(func.count() == world_size)
         .order_by(StepSample.step)
         .limit(limit)
     )

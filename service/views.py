@@ -86,8 +86,8 @@ def timeline_shape(session: Session, trial: Trial) -> shapes.TimelineShape:
 def steps_shape(session: Session, run: Run, *, after: int, limit: int) -> shapes.StepPage:
     trial = store.newest_trial(session, run.id)
     rows: Sequence[Any] = []
-    if trial is not None:
-        rows = store.step_rows(session, trial.id, run.world_size, after=after, limit=limit)
+    if trial is not None and run.step is not None:
+        rows = store.step_rows(session, trial.id, run.step, after=after, limit=limit)
     first = trial.first_at or 0 if trial else 0
     items = [
         shapes.StepShape(

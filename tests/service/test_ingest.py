@@ -56,6 +56,22 @@ async def test_a_step_counts_once_every_rank_has_committed_it(api: Harness) -> N
     script.close()
 
 
+async def test_a_step_of_which_a_rank_died_before_saying_so_is_not_lost(api: Harness) -> None:
+    run, directory = await api.started()
+    script = Script(directory)
+    script.begin()
+    script.step(0)
+    script.step(1, workers=("w0",))  # w1 has it too, but dies before its event; the job resumes at step 2
+    script.kill_rank_1("kill", step=2)
+    api.tick()
+    assert (await api.get(f"/runs/{run['id']}"))["step"] == 1
+    script.step(2, generation=1, workers=("w0", "w2"))
+    api.tick()
+    steps = (await api.get(f"/runs/{run['id']}/steps"))["items"]
+    assert [(step["step"], step["loss"]) for step in steps] == [(0, 2.5), (1, 2.0), (2, 2.5)]
+    script.close()
+
+
 async def test_recovery_is_seen_while_the_run_goes_on(api: Harness) -> None:
     run, directory = await api.started()
     script = Script(directory)
