@@ -176,7 +176,9 @@ class Agent:
     async def _relay(self, process: Process, reader: asyncio.StreamReader) -> None:
         async for message in messages(reader):
             process.leaving = process.leaving or message["op"] == "leaving"
-            process.heard_at = None if process.leaving else time.monotonic()
+            # Before it parks a worker imports, which can keep the heartbeat's thread from running.
+            begun = process.heard_at is not None or message["op"] == "parked"
+            process.heard_at = time.monotonic() if begun and not process.leaving else None
             if message["op"] == "parked" and process.wire is not None:
                 threading.Thread(target=self._watch, args=(process,), name="phoenix-tripwire", daemon=True).start()
             self._send({**message, "worker": process.worker})

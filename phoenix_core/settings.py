@@ -19,7 +19,7 @@ class Detection:
 
     heartbeat_s: float = 0.1
     stopped_s: float = 0.2
-    silent_s: float = 5.0
+    silent_s: float = 10.0
     hang_floor_s: float = 3.0
     hang_factor: float = 10.0
     first_step_s: float = 300.0

@@ -134,7 +134,8 @@ class Session:
 
     def close(self, error: BaseException | None) -> None:
         if error is None and self._iterating:
-            self._finish()  # a script may leave its loop early: the others must know
+            while not self._finish():  # a script may leave its loop early: the others must know
+                pass
         elif error is not None and not isinstance(error, SystemExit):
             self.rank_state.report_failure(error)
         self.rank_state.close()

@@ -24,7 +24,10 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 # The composition root of `phoenix serve` mounts the pages beside the API: one process, one port.
 EXCEPTIONS = frozenset({("service/server.py", "dashboards")})
-TORCH_FREE = ("errors", "world", "events", "timeline", "placement", "membership")
+TORCH_FREE = (
+    "errors", "world", "events", "timeline", "placement", "membership", "roster", "detection", "protocol", "settings",
+    "wire", "storeserver", "tripwire", "coordinator", "agent", "launcher",
+)  # fmt: skip
 
 
 def sources() -> list[Path]:

@@ -43,6 +43,13 @@ def once(name: str) -> bool:
     return True
 
 
+def agreed(here: bool) -> bool:
+    """Whether any rank says yes; all get the same answer."""
+    votes = torch.tensor([float(here)])
+    torch.distributed.all_reduce(votes)
+    return bool(votes.item())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
@@ -52,6 +59,7 @@ def main() -> None:
     )
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
     parser.add_argument("--hang-at", type=int, default=-1, help="rank 1 sleeps at this step, once")
+    parser.add_argument("--stop-file", type=Path, help="all ranks leave the loop together once this file exists")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with phoenix.session() as ft:
@@ -67,7 +75,9 @@ def main() -> None:
         torch.manual_seed(100 + ft.rank)
         ft.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=positions)
         for step in ft.steps(options.steps):
+            leave = False
             with step:
+                stop_now = options.stop_file is not None and step.index % 50 == 0 and agreed(options.stop_file.exists())
                 batch = positions.draw(options.width)
                 loss = (model(batch) - batch).square().mean()
                 step.record(loss=loss.item())
@@ -83,6 +93,9 @@ def main() -> None:
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
+                leave = stop_now  # only once the step is whole
+            if leave:
+                break
         ft.digest()
 
 

@@ -1,0 +1,48 @@
+"""Many swaps in one job: every one exact, and nothing of the survivors grows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from phoenix_core.events import Event
+from tests.process.job import Strike, Watched, run
+
+pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(1700)]
+
+SWAPS = 100
+STEPS = 200_000
+
+
+def _belongings(pid: int) -> tuple[int, int, int, int]:
+    """Threads, descriptors, sockets and resident memory (kB) of a process."""
+    status = Path(f"/proc/{pid}/status").read_text().split()
+    targets = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+    sockets = sum(target.startswith("socket:") for target in targets)
+    return int(status[status.index("Threads:") + 1]), len(targets), sockets, int(status[status.index("VmRSS:") + 1])
+
+
+def test_a_hundred_swaps_leave_a_survivor_as_it_was(run_dir: Path) -> None:
+    """Rank 0 survives all; ranks 1 to 3 are killed in turn, in every phase."""
+    phases = ("forward", "backward", "gradient_sync", "optimizer")
+    strikes = [Strike(rank=1 + i % 3, step=0, phase=phases[i % 4]) for i in range(SWAPS)]
+    seen: list[tuple[int, int, int, int]] = []
+    stop = run_dir / "stop"
+
+    def look(event: Event, watched: Watched) -> None:
+        if event.kind == "spare_parked" and watched.ranks:
+            seen.append(_belongings(watched.pids[watched.ranks[0]]))
+        if event.kind == "generation_resumed" and event.generation == SWAPS + 1:
+            stop.touch()
+
+    finished = run(
+        run_dir, "--steps", str(STEPS), "--width", "64", "--stop-file", str(stop), strikes=strikes, on_event=look
+    )
+    assert finished.code == 0, finished.stderr
+    assert len(finished.recoveries) == SWAPS and all(r.complete for r in finished.recoveries)
+    assert len(set(finished.digests.values())) == 1
+    print("threads, descriptors, sockets, RSS kB: first, fifth, last:", seen[0], seen[4], seen[-1])
+    for first, last, slack in zip(seen[4], seen[-1], (1, 2, 2, 30_000), strict=True):
+        assert last <= first + slack, (seen[4], seen[-1])
