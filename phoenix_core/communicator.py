@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore, Store
 
-from phoenix_core.errors import GenerationSuperseded, PhoenixError
+from phoenix_core.errors import GenerationSuperseded, PeerLost, PhoenixError
 from phoenix_core.sockets import open_sockets, shut_down
 
 BACKEND: Final = "phoenix"
@@ -61,13 +61,13 @@ def _inner_group(backend: Any, kind: Any, rank: int, size: int, store: Store) ->
 class PhoenixGroup(dist.ProcessGroup):
     """One process group; see the module's docstring. Made by torch through `register_backend`."""
 
-    def __init__(self, hub: Hub, store: Store, rank: int, size: int) -> None:
+    def __init__(self, hub: Hub, store: Store, rank: int, size: int, logical_name: str) -> None:
+        """`logical_name` is the same on every member, in every generation, and different for every group."""
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub knows only one of the overloads
         self.hub = hub
-        self.generation = -1
+        self.logical_name = logical_name
         self._group_store = store
-        self._inner: dist.ProcessGroup | None = None
-        self._sockets: set[tuple[int, str]] = set()
+        self._inside: tuple[int, Inner] | None = None
         self._group_rank, self._group_size = rank, size
         self._names = {"name": "", "desc": ""}
         hub.adopt(self)
@@ -79,7 +79,7 @@ class PhoenixGroup(dist.ProcessGroup):
 
         Raises GenerationSuperseded where a newer generation is announced meanwhile, or a member dies.
         """
-        prefix = f"{generation}/{self.hub.name_of(self)}"
+        prefix = f"{generation}/{self.logical_name}"
         store = _c10d.PrefixStore(prefix, self.hub.store_for(generation))
         options = _c10d.ProcessGroupGloo._Options()
         options._devices = [_c10d.ProcessGroupGloo.create_device(hostname=self.hub.address)]
@@ -97,33 +97,34 @@ class PhoenixGroup(dist.ProcessGroup):
 
     def install(self, inner: Inner, generation: int) -> None:
         """From now on collectives go to `inner`, the group's inside in `generation`."""
-        self._inner, self._sockets, self.generation = inner.group, inner.sockets, generation
+        self._inside = (generation, inner)  # in one go: the control thread reads it
 
     def localise(self) -> None:
         """Answer collectives from this rank's own data until the group is formed."""
         fake = FakeProcessGroup._create_internal(self._group_rank, self._group_size)
         store = HashStore()
         custom = dist.ProcessGroup.BackendType.CUSTOM
-        self._inner = _inner_group(fake, custom, self._group_rank, self._group_size, store)
+        inner = _inner_group(fake, custom, self._group_rank, self._group_size, store)
+        self._inside = (-1, Inner(inner, set()))
 
-    def break_off(self) -> None:
-        """End every collective that waits in the inner group; callable from any thread."""
-        shut_down(self._sockets)
+    def break_off(self, before: int) -> None:
+        """End every collective that waits in an inner group older than `before`; callable from any thread."""
+        if self._inside is not None and self._inside[0] < before:
+            shut_down(self._inside[1].sockets)
 
     def discard_inner(self) -> dist.ProcessGroup | None:
         """Take the inner group out, for somebody to destroy it off the critical path (40-160 ms)."""
-        old, self._inner = self._inner, None
-        self._sockets = set()
-        return old
+        old, self._inside = self._inside, None
+        return old[1].group if old is not None else None
 
     # ---------------------------------------------------------------- what torch calls
 
     def _run(self, name: str, *args: Any, **kwargs: Any) -> Any:
         self.hub.before_collective(name)
-        inner = self._inner
-        if inner is None or self.hub.superseded():
-            raise GenerationSuperseded(f"{name} in group {self._names['name']} of generation {self.generation}")
-        work = getattr(inner, name)(*args, **kwargs)
+        inside = self._inside
+        if inside is None or self.hub.superseded():
+            raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
+        work = getattr(inside[1].group, name)(*args, **kwargs)
         self.hub.entered(work)
         return work
 
@@ -162,7 +163,7 @@ class PhoenixGroup(dist.ProcessGroup):
         return self._group_store
 
     def abort(self) -> None:
-        self.break_off()
+        self.break_off(self.hub.generation + 1)
 
     def shutdown(self) -> None:
         self.hub.retire(self.discard_inner())
@@ -196,7 +197,7 @@ class Formation:
         self.generation = generation
         self._groups = groups
         self._made: dict[PhoenixGroup, Inner] = {}
-        self._error: GenerationSuperseded | None = None
+        self._error: BaseException | None = None
         self.finished_ns = 0
         self.done = threading.Event()
         self._on_done = hub.formation_done
@@ -206,8 +207,8 @@ class Formation:
         try:
             for group in self._groups:
                 self._made[group] = group.make_inner(self.generation)
-        except GenerationSuperseded as error:
-            self._error = error
+        except BaseException as error:
+            self._error = error  # whatever it was, nobody may train on what was not formed
         finally:
             self.finished_ns = time.monotonic_ns()
             self.done.set()
@@ -219,8 +220,11 @@ class Formation:
 
     def install(self) -> None:
         """Put the new insides in place. Call after `done`; raises what the building raised."""
-        if self._error is not None:
+        if isinstance(self._error, GenerationSuperseded):
             raise self._error
+        if self._error is not None:
+            raise PeerLost(f"the groups of generation {self.generation} could not be formed: {self._error}")
+        assert set(self._made) == set(self._groups)
         for group, inner in self._made.items():
             group.install(inner, self.generation)
 
@@ -241,8 +245,6 @@ class Hub:
         self._completed_count = 0
         self._pending: deque[Any] = deque()
         self._groups: list[weakref.ref[PhoenixGroup]] = []
-        self._names: weakref.WeakKeyDictionary[PhoenixGroup, str] = weakref.WeakKeyDictionary()
-        self._made = 0
         self._stores: dict[int, Store] = {}
         self._retired: list[dist.ProcessGroup] = []
 
@@ -255,17 +257,12 @@ class Hub:
         return self._stores[generation]
 
     def adopt(self, group: PhoenixGroup) -> None:
-        """A group was created: name it by order of creation and bring it to the state of the others."""
-        self._names[group] = f"g{self._made}"
-        self._made += 1
+        """A group was created: bring it to the state of the others."""
         self._groups.append(weakref.ref(group))
         if self.local:
             group.localise()
         else:
             group.install(group.make_inner(self.generation), self.generation)
-
-    def name_of(self, group: PhoenixGroup) -> str:
-        return self._names[group]
 
     def groups(self) -> list[PhoenixGroup]:
         """Live groups in order of creation, the same on every rank."""
@@ -278,7 +275,7 @@ class Hub:
         """A newer generation exists: end what waits in the older one. Called by the control thread."""
         self.announced = generation
         for group in self.groups():
-            group.break_off()
+            group.break_off(generation)
 
     def localise(self) -> None:
         """Answer all collectives from this rank's own data until `install`."""
@@ -353,10 +350,13 @@ def install(hub: Hub) -> None:
     global _hub
     _hub = hub
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, _create, devices=DEVICES)
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=DEVICES)
 
 
-def _create(store: Store, rank: int, size: int, timeout: timedelta) -> PhoenixGroup:
+def _create(options: Any, _backend_options: Any) -> PhoenixGroup:
+    """torch names a group by the order of creation on all ranks, or by its members: a spare finds the same names."""
     if _hub is None:
         raise PhoenixError("the backend phoenix works inside `with phoenix.session()` only")
-    return PhoenixGroup(_hub, store, rank, size)
+    members = "-".join(map(str, options.global_ranks_in_group))
+    name = f"{options.group_id}:{members}"
+    return PhoenixGroup(_hub, options.store, options.group_rank, options.group_size, name)

@@ -9,7 +9,8 @@ undisturbed run. Hence every rank gets a new reducer with the layout that the su
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -29,6 +30,16 @@ def layout(module: DistributedDataParallel) -> Layout:
     return [[index[id(p)] for p in bucket.parameters()] for bucket in reducer._get_zeros_like_grad_buckets()]
 
 
+def flags(module: DistributedDataParallel) -> bool:
+    """Whether the next forward pass broadcasts buffers: it does so only after a step that reduced gradients."""
+    return bool(module.require_forward_param_sync)
+
+
+def set_flags(module: DistributedDataParallel, forward_sync: bool) -> None:
+    module.require_forward_param_sync = forward_sync
+    module.require_backward_grad_sync = True  # an interrupted `no_sync` may have left it
+
+
 def settle(module: DistributedDataParallel) -> None:
     """Let DDP move to the layout that it would take on before its second step; nothing if it has.
 
@@ -38,7 +49,9 @@ def settle(module: DistributedDataParallel) -> None:
     reducer: Any = module.reducer
     rebuilds = module.static_graph or not module.find_unused_parameters
     if rebuilds and not module._has_rebuilt_buckets:
-        module._has_rebuilt_buckets = reducer._rebuild_buckets()
+        # RuntimeError: this module was broken in its own first backward pass, and keeps its first layout.
+        with suppress(RuntimeError):
+            module._has_rebuilt_buckets = reducer._rebuild_buckets()
 
 
 def reset(module: DistributedDataParallel, buckets: Layout) -> None:
@@ -60,6 +73,7 @@ def reset(module: DistributedDataParallel, buckets: Layout) -> None:
     finally:
         distributed._compute_bucket_assignment_by_size = original
     module._has_rebuilt_buckets = False
+    cast("Any", module)._static_graph_delay_allreduce_enqueued = False
     if module.static_graph:
         module.reducer._set_static_graph()
     for hook, state in getattr(module, "_comm_hooks", []):

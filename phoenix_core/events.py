@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -94,6 +95,7 @@ class EventWriter:
         """`fixed` fields (node, worker, ...) go into every event; `path` None drops all."""
         self._fixed = fixed
         self._fd = -1
+        self._lossy = False
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -114,8 +116,17 @@ class EventWriter:
             **named,  # type: ignore[arg-type]
         )
         if self._fd >= 0:
-            os.write(self._fd, event.to_json().encode() + b"\n")
+            try:
+                os.write(self._fd, event.to_json().encode() + b"\n")
+            except OSError as error:
+                self._lose(error)
         return event
+
+    def _lose(self, error: OSError) -> None:
+        """A full disk must not end a training job: say it once and go on without this record."""
+        if not self._lossy:
+            self._lossy = True
+            print(f"phoenix: events are being lost: {error.strerror}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._fd >= 0:

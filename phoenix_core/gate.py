@@ -10,6 +10,7 @@ with a single bucket has no later reduction, and takes a barrier instead.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,8 +35,11 @@ class Gate:
         self._rank, self._generation = 0, 0
         self._replicator = Replicator(0, None, "", lambda: None)
         self._boundary = 0
-        self._captured = self._contributed = False
+        self._task = -1
+        self._contributed = False
         self._payload = b""
+        self._payload_boundary = -1
+        self._told = False
         self._recorded_then: Mapping[str, Any] = {}
 
     def open(self, rank: int, generation: int, holder: tuple[str, int] | None, token: str) -> None:
@@ -45,17 +49,30 @@ class Gate:
         self._replicator = Replicator(rank, holder, token, self._inbox.notify)
 
     def begin_step(self, boundary: int, recorded: Mapping[str, Any]) -> None:
-        """The step from `boundary` on begins; the script fills `recorded` while it lasts."""
+        """The step from `boundary` on begins; the script fills `recorded` while it lasts.
+
+        What it drew (random numbers, data) since the gradients of the last step were ready is kept now.
+        """
+        small = self._protected.capture_small(self._recorded_then)
+        if self._payload_boundary != boundary:
+            self.keep(boundary, small)
+        elif small != self._payload:
+            self.keep(boundary, small)
+            self._tell_once()
         self._boundary, self.recorded = boundary, recorded
-        self._captured = self._contributed = False
+        self._task, self._contributed = -1, False
 
     def before_collective(self) -> None:
         """Called before each collective. Those outside of a backward pass reduce no gradients."""
-        if torch._C._current_graph_task_id() == -1:
+        task = torch._C._current_graph_task_id()
+        if task == -1:
             return
-        if not self._captured:
+        if task != self._task:
+            # A second backward pass of the step (accumulation, two losses) drew random numbers and data of its own.
+            if self._task == -1:
+                self._at_gradient_sync()
+            self._task, self._contributed = task, False
             self._capture()
-            self._at_gradient_sync()
         else:
             self.wait_safe(self._boundary + 1)
             self._contributed = True
@@ -64,24 +81,33 @@ class Gate:
         """Returns once every rank's small state of the coming boundary is safe."""
         if size == 1 or self._contributed:
             return
-        if not self._captured:
+        if self._task == -1:
             self._capture()
         self.wait_safe(self._boundary + 1)
         dist.barrier()
 
-    def commit(self) -> None:
-        """The step is over: keep what the script drew (random numbers, data) after its gradients were ready."""
-        if self._captured and (small := self._protected.capture_small(self._recorded_then)) != self._payload:
-            self.keep(self._boundary + 1, small)
+    def restored(self, recorded: Mapping[str, Any]) -> None:
+        """This rank was given a small state, with what was recorded of the step that led to it."""
+        self.recorded = self._recorded_then = recorded
+
+    def _tell_once(self) -> None:
+        if not self._told:
+            self._told = True
+            print(
+                "phoenix: this script draws random numbers or moves its data position after a step's gradients are "
+                "ready. If a rank dies in the few milliseconds after, its replacement repeats those draws. Do it at "
+                "the start of the step instead.",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _capture(self) -> None:
-        self._captured = True
         self._recorded_then = dict(self.recorded)
-        self._payload = self._protected.capture_small(self._recorded_then)
-        self.keep(self._boundary + 1, self._payload)
+        self.keep(self._boundary + 1, self._protected.capture_small(self._recorded_then))
 
     def keep(self, boundary: int, payload: bytes) -> None:
         """Keep a small state here and send it to the holder, without waiting."""
+        self._payload, self._payload_boundary = payload, boundary
         self.own.put(self._rank, boundary, payload)
         self._replicator.send(boundary, payload)
 

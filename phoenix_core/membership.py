@@ -94,6 +94,7 @@ class Membership:
                 return self._failed([event.worker], event.cause, event.detail, now)
             case NodeLost():
                 lost = [m.worker for m in self.members.values() if m.node == event.node and self._alive(m)]
+                self._to_respawn = [node for node in self._to_respawn if node != event.node]
                 return self._failed(lost, "node_lost", event.detail, now)
             case Progressed():
                 return self._progressed(event, now)
@@ -205,6 +206,7 @@ class Membership:
         if hit_ranks:
             self.phase = Phase.RECOVERING
             self._expected, self._plan = set(), None
+        if self._vacant:  # also where it was a worker on its way to one of them that failed
             return [*decisions, *self._fill_vacancies(now)]
         return [*decisions, *(self._respawn() if self.phase is Phase.RUNNING else [])]
 
@@ -370,17 +372,31 @@ class Membership:
     def _tick(self, now: float) -> list[Decision]:
         if self.phase is Phase.RUNNING:
             seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
-            hung = keeps_others_waiting(seen, now, self.hang_limit_s())
+            finished = [self.ranks[rank] for rank in self._finished]
+            hung = keeps_others_waiting(seen, now, self.hang_limit_s(), finished)
             if hung:
-                detail = f"has not entered the collective that the others wait in for {self.hang_limit_s():.1f} s"
+                detail = f"has kept the others waiting for {self.hang_limit_s():.1f} s"
                 return self._failed(hung, "no_progress", detail, now)
         recovering = self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant
         limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
         if recovering and now - self._recovering_since > limit:
             return self._failed(self._late_in_recovery(), "no_progress", f"not ready after {limit:.0f} s", now)
-        return []
+        limit = self.job.detection.first_step_s
+        starting = [member for member in self.members.values() if member.state is State.STARTING]
+        for member in starting:
+            member.changed_at = member.changed_at or now  # its first tick: `start` knows no time
+        late = [member.worker for member in starting if now - member.changed_at > limit]
+        return self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)
 
     def _late_in_recovery(self) -> list[str]:
-        """Who keeps the recovery from going on: first those without an offer, then those not restored."""
-        waited_for = self._expected - set(self._offers) if self._plan is None else set(range(len(self.ranks)))
-        return [self.ranks[rank] for rank in sorted(waited_for - self._restored)]
+        """Who keeps the recovery from going on: those without an offer; then, of those not restored, who joins.
+
+        A rank that still builds its model keeps all others from forming their groups: they are not to be blamed
+        for it, and they have the state that it has not.
+        """
+        if self._plan is None:
+            late = self._expected - set(self._offers)
+        else:
+            unrestored = set(range(len(self.ranks))) - self._restored
+            late = unrestored & self.joining or unrestored
+        return [self.ranks[rank] for rank in sorted(late)]

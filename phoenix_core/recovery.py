@@ -7,6 +7,7 @@ the functions `_recover_once` calls.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from phoenix_core import ddp
-from phoenix_core.communicator import BACKEND, Formation, Hub, install
+from phoenix_core.communicator import BACKEND, Formation, Hub, install, is_broken_collective
 from phoenix_core.control import Control
-from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable
+from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
 from phoenix_core.events import EventWriter
 from phoenix_core.gate import Gate
 from phoenix_core.inbox import Call, Inbox, Plan
@@ -56,12 +57,16 @@ class Rank:
         self._early: Formation | None = None
         self._in_loop = False
         self._serving: tuple[int, int] | None = None
-        self._served: tuple[list[ddp.Layout], list[bool]] = ([], [])
+        self._served: tuple[list[ddp.Layout], bytes] = ([], b"")
         self._reducers_since = 0
-        self._zeroed: list[bool] = []
+        self._start = b""
+        self._in_step = False
+        self._again: tuple[bytes, bytes] | None = None
         self._layouts: list[ddp.Layout] | None = None
         self._phase = ""
         self._changing = False
+        self._warned = False
+        self._fetching: PeerClient | None = None
 
     # ---------------------------------------------------------------- joining the job
 
@@ -104,7 +109,11 @@ class Rank:
         self.protected.add(objects)
 
     def attach(self, before_optimizer: Callable[..., None]) -> None:
-        """Hook into the protected objects: phases, interruption points, the instant before an in-place change."""
+        """Hook into the protected objects: phases, interruption points, the instant before an in-place change.
+
+        Raises UsageError for what cannot be restored.
+        """
+        self.protected.check(self.size)
         for optimizer in self.protected.optimizers().values():
             optimizer.register_step_pre_hook(before_optimizer)
         for module in self.protected.modules().values():
@@ -114,7 +123,7 @@ class Rank:
             # Empty on purpose: a signal's handler runs only where Python code runs.
             parameter.register_post_accumulate_grad_hook(lambda _: None)
 
-    def begin(self) -> None:
+    def begin(self, limit_s: float) -> None:
         """Enter the loop: everybody together at the start, or by way of a recovery for a spare."""
         self._in_loop = True
         call = self._call
@@ -126,24 +135,43 @@ class Rank:
             self.gate.keep(0, self.protected.capture_small({}))
             self.gate.wait_safe(0)
             self._control.send("restored", generation=self.generation)
-            self._wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
+            try:
+                self._wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
+            except GenerationSuperseded:
+                self.recover(limit_s)  # a rank died just as the others began
         else:
             self._emit("model_built")
-            self.recover(limit_s=60.0)
+            self.recover(limit_s)
 
     # ---------------------------------------------------------------- a step
 
     def begin_step(self, recorded: Mapping[str, Any]) -> None:
         """`recorded` is filled by the script during the step."""
-        self.gate.begin_step(self.boundary, recorded)
-        self._changing = False
-        self._zeroed = [parameter.grad is not None for parameter in self.protected.parameters()]
+        if self._again is not None:
+            # The loop's code after the broken step has run since: whatever of the state it changed is put back.
+            start, small = self._again
+            self.protected.load_start(start)
+            self.protected.load_small(small)
+            self._again = None
+        if self.size > 1:
+            self._start = self.protected.capture_start()
+            self.gate.begin_step(self.boundary, recorded)
+        self._changing, self._in_step = False, True
         self._enter_phase("forward")
 
     def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
-        """The step is in the live state."""
-        self.gate.commit()
-        if self._layouts is None and all(module._has_rebuilt_buckets for module in self.protected.ddp_modules()):
+        """The step is in the live state. Raises UsageError where its gradients wait for another step."""
+        if not self._changing and any(p.grad is not None and bool(p.grad.any()) for p in self.protected.parameters()):
+            raise UsageError(
+                f"step {self.boundary} left gradients but called no protected optimizer: accumulate inside one "
+                "`with step`, and hand every optimizer to protect()"
+            )
+        self._in_step = False
+        if (
+            self.size > 1
+            and self._layouts is None
+            and all(module._has_rebuilt_buckets for module in self.protected.ddp_modules())
+        ):
             # Once, here, where it is in nobody's way: it allocates as much as all gradients together.
             self._layouts = [ddp.layout(module) for module in self.protected.ddp_modules()]
         step = self.boundary
@@ -166,15 +194,32 @@ class Rank:
             self._enter_phase("backward")
 
     def _before_collective(self, _name: str) -> None:
-        if self.size > 1 and not self.hub.local:
+        if self.size == 1 or self.hub.local:
+            return
+        if self._changing and self._in_step:
+            self._warn_of_late_collective()
+        else:
             self.gate.before_collective()
 
+    def _warn_of_late_collective(self) -> None:
+        if not self._warned:
+            self._warned = True
+            print(
+                "phoenix: this script calls a collective after optimizer.step() inside the step. A failure while all "
+                "ranks wait there leaves nobody with a whole state. Move it before optimizer.step().",
+                file=sys.stderr,
+                flush=True,
+            )
+
     def before_optimizer(self) -> None:
-        """Return only once nothing of this step can be needed that is not safe; from then on the state changes."""
+        """Return only once nothing of this step can be needed that is not safe."""
         if not self._changing:
             self.gate.before_optimizer(self.size)
-            self._changing = True
-            self.live = None
+
+    def begin_changing(self) -> None:
+        """The live state changes from here on; the caller sees to it that nothing interrupts."""
+        if not self._changing:
+            self._changing, self.live = True, None
             self._enter_phase("optimizer")
 
     def _open_gate(self, call: Call) -> None:
@@ -204,23 +249,25 @@ class Rank:
                     self._quiesce(call.generation)  # the one that was alerted has been superseded already
                 self._recover_once(call)
                 return
-            except (GenerationSuperseded, PeerLost, SnapshotUnavailable):
-                # Whoever could not give what the plan promised is dying or was superseded itself.
+            except GenerationSuperseded:
                 continue
+            except (PeerLost, SnapshotUnavailable) as error:
+                # Whoever could not give what the plan promised is dying or was superseded itself.
+                self._say_why(str(error))
 
     def _recover_once(self, call: Call) -> None:
         generation = call.generation
         self._send_offer(generation)
         formations = self._form(generation)
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
-        layouts, zeroed, source, moved = self._fetch(call, plan)
+        layouts, start, source, moved = self._fetch(call, plan)
         small = self._fetch_small(call, plan)
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
         ready_ns = max(formation.finished_ns for formation in formations)
         self._emit("communicator_ready", at=ready_ns, groups=len(self.hub.groups()))
-        self._put_back(plan.boundary, layouts, zeroed, small)
+        self._put_back(plan.boundary, layouts, start, small)
         if plan.tensors is not None:
             self._commit_for_the_dead(plan.boundary - 1)
         self._open_gate(call)
@@ -239,7 +286,8 @@ class Rank:
         self._early = None
         self.hub.localise()
         if self.live is not None:
-            self._served = (self._settled_layouts(self.live), self._zeroed)
+            start = self._start if self._in_step else self.protected.capture_start()
+            self._served = (self._settled_layouts(self.live), start)
             self._serving = (generation, self.live)
         self._emit("worker_quiesced", boundary=self.live)
 
@@ -267,7 +315,7 @@ class Rank:
         late = early.others(self.hub.groups())
         return [early, Formation(self.hub, generation, late)] if late else [early]
 
-    def _fetch(self, call: Call, plan: Plan) -> tuple[list[ddp.Layout], list[bool], str, int]:
+    def _fetch(self, call: Call, plan: Plan) -> tuple[list[ddp.Layout], bytes, str, int]:
         """Get the replicated state, from a twin or from this rank's own live tensors."""
         if plan.tensors is None:
             return *self._served, "live", 0
@@ -284,8 +332,7 @@ class Rank:
             moved = client.live(call.generation, plan.boundary, place)
         finally:
             client.close()
-        self.protected.finish_placing(description)
-        return description["layouts"], description["zeroed"], f"rank {plan.tensors}", moved
+        return description["layouts"], description["start"], f"rank {plan.tensors}", moved
 
     def _fetch_small(self, call: Call, plan: Plan) -> bytes:
         if plan.small is None:
@@ -298,19 +345,20 @@ class Rank:
 
     def _client(self, call: Call, rank: int) -> PeerClient:
         assert self.settings is not None
-        return PeerClient(call.peers[rank], self.settings.token)
+        self._fetching = PeerClient(call.peers[rank], self.settings.token)
+        return self._fetching
 
-    def _put_back(self, boundary: int, layouts: Sequence[ddp.Layout], zeroed: list[bool], small: bytes) -> None:
+    def _put_back(self, boundary: int, layouts: Sequence[ddp.Layout], start: bytes, small: bytes) -> None:
         """The state of `boundary`, as if this rank had just come there in the undisturbed run."""
         for module, buckets in zip(self.protected.ddp_modules(), layouts, strict=True):
             ddp.reset(module, buckets)
         # DDP comes to the same buckets again whenever it has executed the same step.
         self._layouts = list(layouts) if boundary > 0 else None
-        self.protected.reset_gradients(zeroed)
-        self.gate.recorded = self.protected.load_small(small)
+        self.protected.load_start(start)
+        self.gate.restored(self.protected.load_small(small))
         self.boundary = self.live = self._reducers_since = boundary
-        self._changing = False
-        self._zeroed, self._phase = zeroed, ""
+        self._changing = self._in_step = False
+        self._again, self._phase = (start, small), ""
 
     def _commit_for_the_dead(self, step: int) -> None:
         """This rank never ended `step` itself, but the state that it was given has it: say so, with its records."""
@@ -333,7 +381,13 @@ class Rank:
 
     def report_failure(self, error: BaseException) -> None:
         text = f"{type(error).__name__}: {error}"
+        if isinstance(error, GenerationSuperseded) or is_broken_collective(error):
+            text += " (a failure elsewhere broke a collective outside of `with step`; only those inside are healed)"
         self._emit("script_failed", error=text)
+        self._say_why(text)
+
+    def _say_why(self, text: str) -> None:
+        """For the coordinator to quote, should the job end because of this."""
         if self._control is not None:
             self._control.send("script_failed", error=text)
 
@@ -356,6 +410,8 @@ class Rank:
         newest = self.inbox.newest()
         if message["op"] in ("world", "alert") and 0 < self.generation < newest:
             self.hub.announce(newest)
+            if (fetching := self._fetching) is not None:
+                fetching.interrupt()
             if self._in_loop:
                 self._on_call()
             elif message["op"] == "world":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from phoenix_core.errors import PhoenixError
 from phoenix_core.transport import PeerClient
+
+RETRY_S = 0.05
 
 
 class Replicator:
@@ -21,6 +22,8 @@ class Replicator:
         self._holder = holder
         self._token = token
         self._on_ack = on_ack
+        self._closed = threading.Event()
+        self._client: PeerClient | None = None
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         if holder is not None:
             threading.Thread(target=self._run, name="phoenix-replicate", daemon=True).start()
@@ -32,17 +35,29 @@ class Replicator:
             self._queue.put((boundary, payload))
 
     def close(self) -> None:
+        self._closed.set()
         self._queue.put(None)
 
     def _run(self) -> None:
-        # A dead holder is no error here: its death is announced, and the next generation has another one.
+        while (item := self._queue.get()) is not None:
+            self._deliver(*item)
+        if self._client is not None:
+            self._client.close()
+
+    def _deliver(self, boundary: int, payload: bytes) -> None:
+        """Try until the holder has confirmed. A dead one is announced, and `close` then ends this."""
         assert self._holder is not None
-        with suppress(PhoenixError, OSError):
-            client = PeerClient(self._holder, self._token)
+        while not self._closed.is_set():
             try:
-                while (item := self._queue.get()) is not None:
-                    client.put(self._owner, *item)
-                    self.acked = max(self.acked, item[0])
-                    self._on_ack()
-            finally:
-                client.close()
+                if self._client is None:
+                    self._client = PeerClient(self._holder, self._token)
+                self._client.put(self._owner, boundary, payload)
+            except PhoenixError:
+                if self._client is not None:
+                    self._client.close()
+                self._client = None
+                self._closed.wait(RETRY_S)
+                continue
+            self.acked = max(self.acked, boundary)
+            self._on_ack()
+            return

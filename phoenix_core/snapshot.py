@@ -11,7 +11,7 @@ import hashlib
 import pickle
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -28,11 +28,14 @@ Key = tuple[str, ...]
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a dense CPU tensor, without a copy."""
-    if not tensor.is_contiguous():
-        raise UsageError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous and cannot be protected")
-    flat = tensor.detach().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
-    return memoryview(cast("Any", flat.numpy()))
+    """The bytes of a dense CPU tensor, without a copy. Raises UsageError for one with gaps or overlaps."""
+    if not tensor.numel():
+        return memoryview(b"")
+    if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        raise UsageError(f"a tensor of shape {tuple(tensor.shape)} has gaps in memory and cannot be protected")
+    # Not a view of the shape, since a dense tensor may lie in another order (channels_last).
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    return memoryview(cast("Any", flat.view(torch.uint8).numpy()))
 
 
 def _is_replicated(value: object) -> bool:
@@ -78,6 +81,21 @@ class Protected:
         for module in self.modules().values():
             yield from module.parameters()
 
+    def check(self, world_size: int) -> None:
+        """Raises UsageError for what cannot be restored, before the first step rather than at the first failure."""
+        for key, tensor in self.tensors():
+            try:
+                memory_of(tensor)
+            except UsageError as error:
+                raise UsageError(f"protect({key[0]}=...): {'.'.join(key[2:])}: {error}") from None
+        for name, value in self.objects.items():
+            if type(value).__name__ == "ZeroRedundancyOptimizer":
+                raise UsageError(f"protect({name}=...): sharded optimizers have no live twin and are not protected yet")
+        if world_size > 1 and self.modules() and not self.ddp_modules():
+            raise UsageError(
+                "protect(): no module is a DistributedDataParallel; hand over the wrapped model, not the one inside it"
+            )
+
     def _own(self) -> dict[str, Any]:
         return {name: value for name, value in self.objects.items() if not _is_replicated(value)}
 
@@ -103,14 +121,16 @@ class Protected:
         if "numpy" in sys.modules:
             state["numpy"] = sys.modules["numpy"].random.get_state()
         state["objects"] = {name: value.state_dict() for name, value in self._own().items()}
-        state["buffers"] = {key: buffer.detach().clone() for key, buffer in self._changed_buffers()}
+        changed = list(self._changed_buffers())
+        # One blob: pickling a tensor costs 50 us each, and a ResNet has 150 buffers.
+        state["buffers"] = [key for key, _ in changed], b"".join(memory_of(buffer) for _, buffer in changed)
         return pickle.dumps(state)
 
     def _changed_buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:
         for name, module in self.modules().items():
             for key, buffer in self._module_buffers(name, module):
-                start = self._buffers_at_start[key]
-                if buffer.nbytes <= ALWAYS_SENT_BYTES or not torch.equal(buffer, start):
+                start = self._buffers_at_start.get(key)  # None: registered after protect()
+                if start is None or buffer.nbytes <= ALWAYS_SENT_BYTES or not torch.equal(buffer, start):
                     yield key, buffer
 
     @torch.no_grad()
@@ -120,8 +140,12 @@ class Protected:
         for name, value in self._own().items():
             value.load_state_dict(state["objects"][name])
         buffers = {key: b for name, module in self.modules().items() for key, b in self._module_buffers(name, module)}
-        for key, saved in state["buffers"].items():
-            buffers[key].copy_(saved)
+        keys, blob = state["buffers"]
+        offset = 0
+        for key in keys:
+            room = memory_of(buffers[key])
+            room[:] = blob[offset : offset + len(room)]
+            offset += len(room)
         random.setstate(state["python"])
         if "numpy" in state:
             import numpy
@@ -146,18 +170,52 @@ class Protected:
                     if isinstance(value, torch.Tensor):
                         yield (name, "state", place, str(key)), value
 
-    def describe(self, layouts: list[ddp.Layout], zeroed: list[bool]) -> tuple[bytes, list[memoryview]]:
+    # ---------------------------------------------------------------- what is not a tensor
+
+    def capture_start(self) -> bytes:
+        """What a step begins with besides tensors: schedulers, learning rates, modes; pickled.
+
+        A broken step may have changed any of it, on a survivor too.
+        """
+        return pickle.dumps(
+            {
+                "plain": {name: _plain_state(optimizer) for name, optimizer in self.optimizers().items()},
+                "carried": {name: value.state_dict() for name, value in self._carried().items()},
+                "training": [module.training for root in self.modules().values() for module in root.modules()],
+                "zeroed": [parameter.grad is not None for parameter in self.parameters()],
+                "flags": [ddp.flags(module) for module in self.ddp_modules()],
+            }
+        )
+
+    def load_start(self, payload: bytes) -> None:
+        """Put it back, and drop what the broken step left in the gradients."""
+        start = pickle.loads(payload)
+        for name, plain in start["plain"].items():
+            _load_plain_state(self.optimizers()[name], plain)
+        for name, value in self._carried().items():
+            value.load_state_dict(start["carried"][name])
+            # A GradScaler refuses to unscale twice in a step, and the broken one may have done so.
+            getattr(value, "_per_optimizer_states", {}).clear()
+        modules = [module for root in self.modules().values() for module in root.modules()]
+        for module, training in zip(modules, start["training"], strict=True):
+            module.training = training
+        for parameter, zeroed in zip(self.parameters(), start["zeroed"], strict=True):
+            parameter.grad = torch.zeros_like(parameter) if zeroed else None
+        for wrapped, flags in zip(self.ddp_modules(), start["flags"], strict=True):
+            ddp.set_flags(wrapped, flags)
+
+    # ---------------------------------------------------------------- replicated state for a peer
+
+    def describe(self, layouts: list[ddp.Layout], start: bytes) -> tuple[bytes, list[memoryview]]:
         """The replicated state for a peer: a pickled description, and the memory of its tensors in order.
 
-        `layouts`: buckets of each DDP module's next step; `zeroed`: see `reset_gradients`.
+        `layouts`: buckets of each DDP module's next step; `start`: see `capture_start`.
         """
         listed = list(self.tensors())
         description = {
             "tensors": [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in listed],
-            "plain": {name: _plain_state(optimizer) for name, optimizer in self.optimizers().items()},
-            "carried": {name: value.state_dict() for name, value in self._carried().items()},
             "layouts": layouts,
-            "zeroed": zeroed,
+            "start": start,
         }
         return pickle.dumps(description), [memory_of(tensor) for _, tensor in listed]
 
@@ -168,6 +226,7 @@ class Protected:
         """
         description = pickle.loads(described)
         own = dict(self.tensors())
+        self._forget_states(set(own) - {key for key, _, _ in description["tensors"]})
         rooms = []
         for key, dtype, shape in description["tensors"]:
             tensor = own.get(key)
@@ -179,26 +238,19 @@ class Protected:
             rooms.append(memory_of(tensor))
         return description, rooms
 
+    def _forget_states(self, keys: set[Key]) -> None:
+        """Drop optimizer state that the twin does not have."""
+        for name, kind, *rest in keys:
+            if kind == "state":
+                parameter = dict(_numbered(self.optimizers()[name]))[rest[0]]
+                del self.optimizers()[name].state[parameter][rest[1]]
+
     def _new_state(self, key: Key, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         name, _, place, entry = key
         parameter = dict(_numbered(self.optimizers()[name]))[place]
         tensor = torch.empty(shape, dtype=dtype)
         self.optimizers()[name].state[parameter][entry] = tensor
         return tensor
-
-    def finish_placing(self, description: Mapping[str, Any]) -> None:
-        """Put in place what of a twin's state is not a tensor."""
-        for name, plain in description["plain"].items():
-            _load_plain_state(self.optimizers()[name], plain)
-        for name, state in description["carried"].items():
-            self._carried()[name].load_state_dict(state)
-
-    # ---------------------------------------------------------------- gradients and digest
-
-    def reset_gradients(self, zeroed: Iterable[bool]) -> None:
-        """Drop what a broken step left. `zeroed` says per parameter whether a gradient of zeros stands there."""
-        for parameter, keep in zip(self.parameters(), zeroed, strict=True):
-            parameter.grad = torch.zeros_like(parameter) if keep else None
 
     def digests(self) -> tuple[str, str]:
         """SHA-256 over parameters and optimizer state (equal on all ranks), and over buffers (a rank's own)."""

@@ -36,8 +36,10 @@ def shut_down(sockets: set[tuple[int, str]]) -> None:
     """
     for descriptor, name in sockets:
         with suppress(OSError):
-            if name in _ours or os.readlink(f"/proc/self/fd/{descriptor}") != name:
+            copy = os.dup(descriptor)  # first: the number may be taken by another file at any moment
+            if name in _ours or os.readlink(f"/proc/self/fd/{copy}") != name:
+                os.close(copy)
                 continue
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
+            with socket.socket(fileno=copy) as connection:
                 if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     connection.shutdown(socket.SHUT_RDWR)

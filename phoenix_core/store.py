@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from torch._C._distributed_c10d import Store
 
@@ -56,15 +56,11 @@ class ControlStore(Store):
             file.close()
             del self._local.file
 
-    def _until_present(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        deadline = (timeout or cast("Any", self).timeout).total_seconds()
-        while deadline > 0:
-            if self._ask(op="wait", keys=list(keys), timeout=min(POLL_S, deadline))["value"]:
-                return
+    def _until_present(self, keys: Sequence[str]) -> None:
+        """However long it takes: a member may still be in its optimizer, and one that died is announced."""
+        while not self._ask(op="wait", keys=list(keys), timeout=POLL_S)["value"]:
             if self._superseded():
                 raise GenerationSuperseded(f"a newer generation was announced while waiting for {list(keys)}")
-            deadline -= POLL_S
-        raise TimeoutError(f"no rank set {list(keys)} in time")
 
     # The names below are those that torch calls.
 
@@ -83,7 +79,7 @@ class ControlStore(Store):
         return int(self._ask(op="add", key=key, amount=amount)["value"])
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        self._until_present(keys, timeout)
+        self._until_present(keys)
 
     def check(self, keys: list[str]) -> bool:
         return bool(self._ask(op="check", keys=list(keys))["value"])

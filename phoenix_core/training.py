@@ -107,7 +107,7 @@ class Session:
         self._iterating = True
         state = self.rank_state
         state.attach(self._before_optimizer)
-        state.begin()
+        state.begin(ANNOUNCEMENT_LIMIT_S)
         step = Step(self)
         while True:
             while state.boundary < total:
@@ -128,8 +128,9 @@ class Session:
     # ---------------------------------------------------------------- life
 
     def open(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(SIGNAL, self._on_signal)
+        if threading.current_thread() is not threading.main_thread():
+            raise UsageError("phoenix.session() must be opened in the main thread: recovery interrupts it by a signal")
+        signal.signal(SIGNAL, self._on_signal)
         self.rank_state.open()
 
     def close(self, error: BaseException | None) -> None:
@@ -192,6 +193,7 @@ class Session:
         """From here to the end of the step the live state changes: no interruption, no way back."""
         self.rank_state.before_optimizer()
         self.interruptible = False
+        self.rank_state.begin_changing()
 
 
 class session:  # used as `with phoenix.session() as ft:`

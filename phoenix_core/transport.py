@@ -122,7 +122,7 @@ class PeerClient:
         keep_out(self._socket)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = self._socket.makefile("rb")
-        self._socket.sendall(encode({"token": token}))
+        self._hello = encode({"token": token})
 
     def put(self, owner: int, boundary: int, payload: bytes) -> None:
         """Store a small state there; returns once the holder has verified it."""
@@ -133,7 +133,7 @@ class PeerClient:
     def small(self, owner: int, boundary: int) -> bytes:
         """Raises SnapshotUnavailable where it is not kept or damaged."""
         answer = self._ask({"op": "small", "owner": owner, "boundary": boundary})
-        payload = self._reader.read(answer["size"])
+        payload = self._read(answer["size"])
         if hashlib.sha256(payload).hexdigest() != answer["sha256"]:
             raise SnapshotUnavailable(f"the small state of rank {owner} at step {boundary} is damaged")
         return payload
@@ -142,14 +142,15 @@ class PeerClient:
         """Fetch a twin's live state; `place(description)` says where the parts go. Returns the bytes moved."""
         answer = self._ask({"op": "live", "generation": generation, "boundary": boundary})
         moved = 0
-        for part in place(self._reader.read(answer["size"])):
+        for part in place(self._read(answer["size"])):
             self._fill(part)
             moved += len(part)
         return moved
 
     def _ask(self, header: dict[str, Any], payload: bytes = b"") -> dict[str, Any]:
         try:
-            self._socket.sendall(encode(header) + payload)
+            self._socket.sendall(self._hello + encode(header) + payload)
+            self._hello = b""
             line = self._reader.readline()
         except OSError as error:
             raise PeerLost(f"the peer's connection broke: {error}") from error
@@ -159,6 +160,16 @@ class PeerClient:
         if not answer["ok"]:
             raise SnapshotUnavailable(answer["error"])
         return answer
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray(size)
+        self._fill(memoryview(data))
+        return bytes(data)
+
+    def interrupt(self) -> None:
+        """From another thread: end a transfer that waits for a peer that no longer answers, in PeerLost."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _fill(self, part: memoryview) -> None:
         done = 0

@@ -45,11 +45,11 @@ def job(seed: int, steps: int) -> tuple[Protected, torch.nn.Sequential, torch.op
 
 
 def transfer(giver: Protected, taker: Protected) -> None:
-    described, parts = giver.describe(layouts=[], zeroed=[])
+    described, parts = giver.describe(layouts=[], start=giver.capture_start())
     description, rooms = taker.place(described)
     for part, room in zip(parts, rooms, strict=True):
         room[:] = part
-    taker.finish_placing(description)
+    taker.load_start(description["start"])
 
 
 @pytest.mark.parametrize("own_steps", [0, 1])
@@ -98,7 +98,7 @@ def test_another_shape_is_refused_with_both_shapes_named() -> None:
     giver.add({"model": torch.nn.Linear(3, 2)})
     taker.add({"model": torch.nn.Linear(4, 2)})
     with pytest.raises(SnapshotUnavailable, match=r"model.parameter.weight as torch.float32 \(2, 3\).*\(2, 4\)"):
-        taker.place(giver.describe([], [])[0])
+        taker.place(giver.describe([], giver.capture_start())[0])
 
 
 def test_an_object_without_a_state_is_refused() -> None:
@@ -106,14 +106,39 @@ def test_an_object_without_a_state_is_refused() -> None:
         Protected().add({"data": [1, 2]})
 
 
-def test_gradients_are_reset_to_what_the_step_began_with() -> None:
-    protected, model, _, _ = job(seed=1, steps=1)
-    model(torch.randn(8, 4)).sum().backward()
-    zeroed = [True] + [False] * (len(list(model.parameters())) - 1)
-    protected.reset_gradients(zeroed)
+def test_what_a_broken_step_changed_is_put_back() -> None:
+    protected, model, optimizer, _ = job(seed=1, steps=1)
     first, *others = model.parameters()
+    first.grad = torch.zeros_like(first)
+    start = protected.capture_start()
+    model(torch.randn(8, 4)).sum().backward()
+    model.eval()
+    optimizer.param_groups[0]["lr"] = 7.0
+    protected.load_start(start)
     assert first.grad is not None and not first.grad.any()
     assert all(parameter.grad is None for parameter in others)
+    assert model.training and optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+
+
+def test_what_cannot_be_restored_is_refused_before_the_first_step() -> None:
+    protected = Protected()
+    protected.add({"model": torch.nn.Linear(2, 2)})
+    protected.check(world_size=1)
+    with pytest.raises(UsageError, match="hand over the wrapped model"):
+        protected.check(world_size=2)
+    strided = Protected()
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("view", torch.zeros(4, 4)[:, ::2])
+    strided.add({"model": model})
+    with pytest.raises(UsageError, match=r"protect\(model=...\): view: .* has gaps"):
+        strided.check(world_size=1)
+
+
+def test_a_tensor_in_another_memory_order_travels() -> None:
+    tensor = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    copy = torch.empty_like(tensor)
+    memory_of(copy)[:] = memory_of(tensor)
+    assert torch.equal(copy, tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])

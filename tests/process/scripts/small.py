@@ -59,6 +59,7 @@ def main() -> None:
     )
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
     parser.add_argument("--hang-at", type=int, default=-1, help="rank 1 sleeps at this step, once")
+    parser.add_argument("--between", action="store_true", help="scheduler and random numbers outside of the step")
     parser.add_argument("--stop-file", type=Path, help="all ranks leave the loop together once this file exists")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -91,9 +92,13 @@ def main() -> None:
                 if options.step_apart and step.index == 10 and ft.rank == 1 and once("wait"):
                     time.sleep(600)  # until the recovery interrupts it: the others go on to step 11 meanwhile
                 optimizer.step()
-                scheduler.step()
+                if not options.between:
+                    scheduler.step()
                 optimizer.zero_grad()
                 leave = stop_now  # only once the step is whole
+            if options.between:
+                scheduler.step()
+                torch.rand(3)
             if leave:
                 break
         ft.digest()

@@ -1,0 +1,285 @@
+"""Nodes, their agents and the coordinator around the production membership, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from phoenix_core.coordinator import Coordinator, input_of
+from phoenix_core.membership import Membership
+from phoenix_core.protocol import Decision, End, Input, NodeLost, Record, Resume, StopRequested, Tick
+from phoenix_core.roster import Job
+from phoenix_core.world import World
+from tests.simulation.engine import Clock, Link
+from tests.simulation.faults import Fault, Plan
+from tests.simulation.groups import Group
+from tests.simulation.invariants import Checks
+from tests.simulation.truth import undisturbed
+from tests.simulation.worker import Worker
+
+TICK_S: Final = 0.25
+IDLE_TICK_S: Final = 2.0
+
+WORK_S: Final = {
+    "start": (0.2, 1.0), "build": (0.02, 0.3), "forward": (0.01, 0.03), "backward": (0.005, 0.02),
+    "optimizer": (0.003, 0.02), "put_back": (0.002, 0.01), "epilogue": (0.01, 0.1), "exit": (0.005, 0.05),
+}  # fmt: skip
+"""How long the parts of a worker's own work take: least and most, in seconds."""
+
+
+class SimulatedCoordinator(Coordinator):
+    """The production coordinator without its sockets: what it decides to send goes to the cluster."""
+
+    def __init__(self, cluster: Cluster, job: Job) -> None:
+        self.membership = Membership(job)
+        self.cluster = cluster
+        self.ended: End | None = None
+        self.store = _Nothing()  # type: ignore[assignment]
+
+    def begin(self) -> None:
+        self._apply(self.membership.start())
+
+    def _tell(self, event: Input) -> None:
+        if self.ended is not None:
+            return
+        before = self.membership.generation
+        decisions = self.membership.handle(event, self.cluster.clock.now)
+        if decisions:
+            self.cluster.checks.decided(event, decisions, before)
+        self._apply(decisions)
+
+    def tell(self, event: Input) -> None:
+        self._tell(event)
+
+    def _apply(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, End):
+                self.ended = self.ended or decision
+                self.cluster.checks.ended(decision)
+            elif not isinstance(decision, Record):
+                super()._apply([decision])
+                if isinstance(decision, Resume):
+                    self.cluster.checks.resumed(decision)
+
+    def _to_node(self, node: str, message: dict[str, Any]) -> None:
+        self.cluster.nodes[node].down.send(self.cluster.nodes[node].command, message)
+
+
+class _Nothing:
+    """Takes the place of the rendezvous store."""
+
+    def forget_before(self, generation: int) -> None:
+        pass
+
+
+class Node:
+    """One agent: starts and ends workers, sees them end or stop, and relays their words."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.up = Link(cluster.clock, cluster.rng, cluster.delay_s)
+        self.down = Link(cluster.clock, cluster.rng, cluster.delay_s)
+        self.alive = self.connected = True
+        self._suspected: set[str] = set()
+
+    def command(self, message: dict[str, Any]) -> None:
+        if not self.alive:
+            return
+        workers = self.cluster.workers
+        match message["op"]:
+            case "spawn":
+                name = message["worker"]
+                workers[name] = Worker(self.cluster, name, self.name)
+            case "kill":
+                worker = workers.get(message["worker"])
+                if worker is not None and worker.alive:
+                    self.process_died(worker, -9)
+            case _:
+                worker = workers.get(message["to"])
+                if worker is not None:
+                    worker.run(worker.on_command, message)
+
+    def process_died(self, worker: Worker, code: int) -> None:
+        """A process ends: its tripwire may tell before its memory is gone and the agent can reap it."""
+        worker.die()
+        clock, rng = self.cluster.clock, self.cluster.rng
+        if not worker.leaving and rng.random() < 0.8:
+            clock.after(0.001 + rng.random() * 0.006, self.suspect, worker, "exit", "its process is ending")
+        clock.after(0.01 + rng.random() * 0.14, self.send, {"op": "exited", "worker": worker.name, "code": code})
+
+    def suspect(self, worker: Worker, cause: str, detail: str) -> None:
+        if worker.name not in self._suspected:
+            self._suspected.add(worker.name)
+            self.send({"op": "suspected", "worker": worker.name, "cause": cause, "detail": detail})
+
+    def send(self, message: dict[str, Any]) -> None:
+        if self.alive:
+            self.up.send(self.cluster.at_coordinator, message)
+
+    def cut_off(self, seen_after_s: float) -> None:
+        """The connection is lost. The coordinator sees it at once or late; the agent after `seen_after_s`."""
+        if not self.connected:
+            return
+        self.connected = False
+        self.up.cut()
+        self.down.cut()
+        clock, rng = self.cluster.clock, self.cluster.rng
+        lost = NodeLost(node=self.name, detail="the agent's connection closed")
+        clock.after(rng.random() * rng.choice((0.01, 2.0)), self.cluster.coordinator.tell, lost)
+        clock.after(seen_after_s, self.end)
+
+    def end(self) -> None:
+        """The agent's process ends, and its workers with it."""
+        if self.alive:
+            self.alive = False
+            for worker in self.cluster.workers.values():
+                if worker.node == self.name and worker.alive:
+                    worker.die()
+
+
+class Cluster:
+    """One job under one plan of faults; `run` drives it to its end."""
+
+    heartbeat_s = 0.1
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        self.plan = plan
+        self.rng = random.Random(seed ^ 0x5EED)
+        self.clock = Clock()
+        self.job = plan.job
+        self.steps, self.buckets, self.delay_s = plan.steps, plan.buckets, plan.delay_s
+        self.deaf_hangs = plan.deaf_hangs
+        self.truth = undisturbed(len(self.job.rank_nodes), self.steps)
+        self.workers: dict[str, Worker] = {}
+        self.replicators: list[Any] = []
+        self.checks = Checks(self)
+        self.coordinator = SimulatedCoordinator(self, self.job)
+        names = dict.fromkeys((*self.job.rank_nodes, *self.job.spare_nodes))
+        self.nodes = {name: Node(self, name) for name in names}
+        self.traps = [fault for fault in plan.faults if fault.point]
+        self._groups: dict[int, Group] = {}
+        self._raised = 0
+
+    # ---------------------------------------------------------------- running
+
+    def run(self) -> End:
+        """The end of the job. Raises Violation where an invariant does not hold."""
+        self.coordinator.begin()
+        for fault in self.plan.faults:
+            if not fault.point:
+                self.clock.after(fault.at, self.strike, fault, None)
+        self.clock.after(TICK_S, self._tick)
+        clock, coordinator = self.clock, self.coordinator
+        while coordinator.ended is None and not self.checks.nobody_can_tell:
+            clock.step()
+        if coordinator.ended is None:
+            return End(outcome="hung", reason="every rank hangs in its script at once: no other one waits")
+        return coordinator.ended
+
+    def _tick(self) -> None:
+        self.coordinator.tell(Tick())
+        self.checks.on_tick()
+        idle = self.clock.next_at() - self.clock.now
+        self.clock.after(min(max(TICK_S, idle), IDLE_TICK_S), self._tick)
+
+    def at_coordinator(self, message: dict[str, Any]) -> None:
+        told = input_of(message)
+        if told is not None:
+            self.coordinator.tell(told)
+
+    # ---------------------------------------------------------------- what workers need
+
+    def group(self, generation: int, world: World) -> Group:
+        if generation not in self._groups:
+            self._groups[generation] = Group(self, generation, world.size)
+        return self._groups[generation]
+
+    def work_s(self, kind: str) -> float:
+        least, most = WORK_S[kind]
+        return least + (most - least) * self.rng.random()
+
+    def from_worker(self, worker: Worker, message: dict[str, Any]) -> None:
+        self.nodes[worker.node].send({**message, "worker": worker.name})
+
+    def process_ended(self, worker: Worker, code: int) -> None:
+        """It ended by itself: `leaving` has been said, so its tripwire is no alarm."""
+        self.nodes[worker.node].process_died(worker, code)
+
+    def script_raises(self, where: str, rank: int, boundary: int) -> bool:
+        for mistake in self.plan.mistakes:
+            if mistake.rank == rank and mistake.where == where and mistake.boundary in (boundary, -1):
+                if mistake.times <= self._raised:
+                    return False
+                self._raised += 1
+                self.checks.fault_struck("script", self.clock.now)
+                return True
+        return False
+
+    # ---------------------------------------------------------------- faults
+
+    def reached(self, point: str, worker: Worker) -> None:
+        for fault in self.traps:
+            if fault.point == point:
+                fault.seen += 1
+                if fault.seen == fault.nth:
+                    self.traps = [other for other in self.traps if other is not fault]
+                    self.strike(fault, worker)
+                    return
+
+    def strike(self, fault: Fault, at: Worker | None) -> None:
+        """Apply a fault to its victim, if there is such a one now."""
+        victim = self._victim(fault, at)
+        if victim is None and fault.kind != "stop_job":
+            return
+        hit = [w.name for w in self.workers.values() if victim is not None and w.node == victim.node]
+        of_node = fault.kind in ("agent", "partition")
+        self.checks.fault_struck(fault.kind, self.clock.now, hit if of_node or victim is None else [victim.name])
+        if fault.kind == "stop_job":
+            self.coordinator.tell(StopRequested(reason="SIGTERM received"))
+            return
+        assert victim is not None
+        node = self.nodes[victim.node]
+        match fault.kind:
+            case "kill":
+                node.process_died(victim, -9)
+            case "hang":
+                victim.hang_next = True
+            case "stop" | "silent":
+                victim.frozen = True
+                detection = self.job.detection
+                limit = detection.stopped_s if fault.kind == "stop" else detection.silent_s
+                self.clock.after(limit + self.rng.random() * 0.05, node.suspect, victim, fault.kind, "does not run")
+            case "pause":
+                victim.frozen = True
+                self.clock.after(self.rng.random() * 0.15, self._thaw, victim)
+            case "agent":
+                node.cut_off(0.0)
+                node.end()
+            case "partition":
+                node.cut_off(self.rng.random() * self.rng.choice((0.01, 3.0)))
+            case "peer_link":
+                for replicator in self.replicators[-len(self.job.rank_nodes) :]:
+                    if replicator.owner is victim:
+                        replicator.cut()
+
+    @staticmethod
+    def _thaw(worker: Worker) -> None:
+        if worker.alive:
+            worker.thaw()
+
+    def _victim(self, fault: Fault, at: Worker | None) -> Worker | None:
+        if fault.victim == "self" and at is not None:
+            return at if at.alive and not at.frozen else None
+        ranks = self.coordinator.membership.ranks
+        alive = [w for w in self.workers.values() if w.alive and not w.frozen]
+        if fault.victim == "spare":
+            alive = [w for w in alive if w.name not in ranks]
+        elif fault.victim == "rank":
+            alive = [w for w in alive if w.name in ranks]
+        return self.rng.choice(alive) if alive else None
+
+    # ---------------------------------------------------------------- views for the invariants
+
+    def world_workers(self) -> Sequence[Worker | None]:
+        return [self.workers.get(name) for name in self.coordinator.membership.ranks]

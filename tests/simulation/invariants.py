@@ -1,0 +1,281 @@
+"""What must hold at every instant of every simulated job. Each rule is a method of `Checks` with its own name.
+
+The checks see all processes at once, also what the coordinator cannot know; they never ask the code that
+they judge for its opinion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from phoenix_core.membership import RECOVERY_LIMIT_S
+from phoenix_core.placement import RestorePlan
+from phoenix_core.protocol import (
+    Announce,
+    Decision,
+    End,
+    Input,
+    Kill,
+    NodeLost,
+    Record,
+    Release,
+    Resume,
+    SendPlan,
+    Spawn,
+)
+from phoenix_core.roster import Phase
+from phoenix_core.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.worker import Worker
+
+RECOVERY_BOUND_S: Final = 12.0
+"""A recovery without a hang: detection, a worker that starts, and a late message or two."""
+HANG_BOUND_S: Final = RECOVERY_LIMIT_S + 40.0
+"""What each hang may cost beyond that: the limit of a recovery, or that of a start or first step."""
+RUN_BOUND_S: Final = 15.0
+FENCE_BOUND_S: Final = 2.0
+
+
+class Violation(AssertionError):
+    """An invariant that does not hold; `rule` is its name."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+def require(holds: bool, rule: str, what: str) -> None:
+    if not holds:
+        raise Violation(rule, what)
+
+
+class Checks:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.generation = 0
+        self.resumed_generation, self.resumed_at = 0, 0.0
+        self.committed_by_all = 0
+        self.reached: dict[int, int] = {}
+        self.fenced: dict[str, float] = {}
+        self.failures: list[tuple[str, int | None]] = []
+        self.losses: set[str] = set()
+        self.spread = len(set(cluster.job.rank_nodes)) > 1
+        self.lost_nodes: set[str] = set()
+        self.released = self.stop_asked = False
+        self.nobody_can_tell = False
+        self.struck: set[str] = set()
+        self.has_resumed: set[str] = set()
+        self.last_fault, self.faults, self.hangs = 0.0, 0, 0
+        self.recovering_since: float | None = None
+        self.plan: RestorePlan | None = None
+
+    # ---------------------------------------------------------------- decisions of the coordinator
+
+    def decided(self, event: Input, decisions: Sequence[Decision], before: int) -> None:
+        self.the_fenced_have_no_say(event, decisions)
+        if isinstance(event, NodeLost):
+            self.lost_nodes.add(event.node)
+        self.every_failed_worker_is_fenced(decisions)
+        for decision in decisions:
+            match decision:
+                case Record(kind="failure_detected"):
+                    self._failed(decision)
+                case Announce():
+                    self.generations_only_grow(decision.world)
+                    self.every_place_has_one_worker(decision.world)
+                    self.generation = decision.world.generation
+                    members = self.cluster.coordinator.membership.members
+                    self.spread = len({members[name].node for name in decision.world.ranks}) > 1
+                case SendPlan():
+                    self.a_restore_uses_the_greatest_complete_step(decision)
+                    self.plan = decision.plan
+                case Spawn():
+                    self.nothing_starts_on_a_lost_node(decision)
+                case Release():
+                    self.all_leave_together()
+                    self.released = True
+        if self.cluster.coordinator.membership.phase is Phase.RECOVERING and self.recovering_since is None:
+            self.recovering_since = self.cluster.clock.now
+
+    def _failed(self, record: Record) -> None:
+        worker, rank = str(record.fields["worker"]), record.fields["rank"]
+        assert rank is None or isinstance(rank, int)
+        self.only_the_faulty_are_blamed(worker, str(record.fields["cause"]))
+        self.fenced[worker] = self.cluster.clock.now
+        self.failures.append((worker, rank))
+        self.losses.add(str(record.fields["node"]) if self.spread else worker)
+
+    def the_fenced_have_no_say(self, event: Input, decisions: Sequence[Decision]) -> None:
+        worker = getattr(event, "worker", "")
+        require(worker not in self.fenced, "the fenced have no say", f"{event} led to {decisions}")
+
+    def every_failed_worker_is_fenced(self, decisions: Sequence[Decision]) -> None:
+        failed = {str(d.fields["worker"]) for d in decisions if isinstance(d, Record) and d.kind == "failure_detected"}
+        killed = {d.worker for d in decisions if isinstance(d, Kill)}
+        require(failed <= killed, "every failed worker is fenced", f"{failed - killed} failed and may go on")
+
+    def only_the_faulty_are_blamed(self, worker: str, cause: str) -> None:
+        """A rank that has state is never given up for what befell another."""
+        innocent = cause == "no_progress" and worker not in self.struck and worker in self.has_resumed
+        require(not innocent, "only the faulty are blamed", f"nothing ever happened to {worker}")
+
+    def generations_only_grow(self, world: World) -> None:
+        follows = world.generation > self.generation
+        require(follows, "generations only grow, one world each", f"{world} follows generation {self.generation}")
+
+    def every_place_has_one_worker(self, world: World) -> None:
+        size = len(self.cluster.job.rank_nodes)
+        good = len(set(world.ranks)) == size == len(world.ranks)
+        require(good, "one worker per rank, one rank per worker", f"{world}")
+        lost = [worker for worker in world.ranks if worker in self.fenced]
+        require(not lost, "a fenced worker never gets a rank", f"{lost} in {world}")
+
+    def nothing_starts_on_a_lost_node(self, spawn: Spawn) -> None:
+        require(spawn.node not in self.lost_nodes, "nothing starts on a lost node", f"{spawn}")
+
+    def a_restore_uses_the_greatest_complete_step(self, sent: SendPlan) -> None:
+        best = self.best_boundary()
+        boundary = sent.plan.boundary
+        require(boundary == best, "a restore uses the greatest complete step", f"{boundary} instead of {best}")
+        safe = boundary >= self.committed_by_all
+        require(safe, "a committed step is never lost", f"back to {boundary} from {self.committed_by_all}")
+
+    def best_boundary(self) -> int | None:
+        """The greatest boundary that can be put together from what the workers of the world really have."""
+        workers = [worker for worker in self.cluster.world_workers() if worker is not None]
+        held = [worker.held.boundaries() for worker in workers]
+        own = {worker.rank: worker.own.boundaries().get(worker.rank, ()) for worker in workers if worker.rank >= 0}
+        for boundary in sorted({w.whole for w in workers if w.whole is not None}, reverse=True):
+            ranks = range(len(self.cluster.job.rank_nodes))
+            if all(boundary in own.get(r, ()) or any(boundary in kept.get(r, ()) for kept in held) for r in ranks):
+                return boundary
+        return None
+
+    def all_leave_together(self) -> None:
+        workers = self.cluster.world_workers()
+        late = [rank for rank, w in enumerate(workers) if w is None or w.boundary < self.cluster.steps]
+        require(not late, "all leave together, after the last step", f"ranks {late} have steps to go")
+
+    def resumed(self, resume: Resume) -> None:
+        """All ranks resume at the same boundary, in the undisturbed run's state."""
+        for rank, worker in enumerate(self.cluster.world_workers()):
+            there = worker is not None and worker.whole == resume.boundary and worker.generation == resume.generation
+            require(there, "all ranks resume at the same boundary", f"rank {rank} does not, at {resume}")
+        self.has_resumed.update(self.cluster.coordinator.membership.ranks)
+        self.resumed_generation, self.resumed_at = resume.generation, self.cluster.clock.now
+        self.recovery_ends_within_its_bound()
+        self.recovering_since = None
+        self.losses.clear()
+
+    # ---------------------------------------------------------------- what workers do
+
+    def restored(self, worker: Worker, boundary: int) -> None:
+        self.state_is_the_undisturbed_runs(worker, boundary)
+
+    def committed(self, worker: Worker, step: int) -> None:
+        self.no_stale_worker_commits(worker, step)
+        self.state_is_the_undisturbed_runs(worker, step + 1)
+        self.reached[worker.rank] = step + 1
+        if len(self.reached) == worker.size:
+            self.committed_by_all = max(self.committed_by_all, min(self.reached.values()))
+
+    def no_stale_worker_commits(self, worker: Worker, step: int) -> None:
+        """What a worker of an old generation still commits, all ranks had exchanged before the new one resumed."""
+        stale = worker.generation < self.resumed_generation and worker.last_ended_at > self.resumed_at
+        require(not stale, "no stale worker commits", f"{worker.name} step {step} in generation {worker.generation}")
+
+    def state_is_the_undisturbed_runs(self, worker: Worker, boundary: int) -> None:
+        truth = self.cluster.truth
+        exact = worker.tensors == truth.tensors[boundary] and worker.small == truth.small[boundary][worker.rank]
+        rule = "every state is the undisturbed run's"
+        require(exact, rule, f"{worker.name}, rank {worker.rank} at boundary {boundary}, is in another one")
+
+    # ---------------------------------------------------------------- faults and time
+
+    def fault_struck(self, kind: str, now: float, workers: Sequence[str] = ()) -> None:
+        self.last_fault = now
+        self.faults += 1
+        self.struck.update(workers)
+        self.hangs += kind in ("hang", "peer_link")
+        self.stop_asked |= kind == "stop_job"
+
+    def on_tick(self) -> None:
+        self.recovery_ends_within_its_bound()
+        self.a_job_never_hangs()
+        self.a_fenced_worker_never_acts()
+
+    def recovery_ends_within_its_bound(self) -> None:
+        if self.recovering_since is not None:
+            took = self.cluster.clock.now - max(self.recovering_since, self.last_fault)
+            bound = RECOVERY_BOUND_S + self.hangs * HANG_BOUND_S
+            require(took <= bound, "a recovery ends within its bound", f"{took:.1f} s, the bound is {bound:.0f} s")
+
+    def a_job_never_hangs(self) -> None:
+        """Except where all ranks hang at once in code of the script's: that may as well be a long evaluation."""
+        quiet = self.cluster.clock.now - self.last_fault
+        bound = RUN_BOUND_S + RECOVERY_BOUND_S + self.hangs * HANG_BOUND_S
+        phase = self.cluster.coordinator.membership.phase
+        if quiet > bound and phase is Phase.RUNNING:
+            self.nobody_can_tell = all(worker and worker.stuck for worker in self.cluster.world_workers())
+        require(quiet <= bound or self.nobody_can_tell, "a job never hangs", f"still {phase} {quiet:.0f} s after the last fault")
+
+    def a_fenced_worker_never_acts(self) -> None:
+        for name, since in self.fenced.items():
+            worker = self.cluster.workers.get(name)
+            if worker is not None and worker.alive and self.cluster.clock.now - since > FENCE_BOUND_S:
+                cut_off = not self.cluster.nodes[worker.node].connected
+                require(cut_off, "a fenced worker never acts", f"{name} lives on")
+
+    # ---------------------------------------------------------------- the end
+
+    def ended(self, end: End) -> None:
+        match end.outcome:
+            case "completed":
+                self.a_completed_job_has_executed_every_step_once()
+            case "stopped":
+                require(self.stop_asked, "a job stops only when asked", end.reason)
+            case _:
+                self.a_failed_job_names_a_true_reason(end.reason)
+
+    def a_completed_job_has_executed_every_step_once(self) -> None:
+        rule = "a completed job has executed every step once"
+        for rank, worker in enumerate(self.cluster.world_workers()):
+            there = worker is not None and worker.whole == self.cluster.steps and worker.leaving
+            require(there, rule, f"rank {rank} is not through")
+            assert worker is not None
+            self.state_is_the_undisturbed_runs(worker, self.cluster.steps)
+
+    def a_failed_job_names_a_true_reason(self, reason: str) -> None:
+        rule = "a failed job names a true reason"
+        times = re.match(r"(?:rank (\d+)|a spare) failed (\d+) times", reason)
+        if times is not None:
+            rank = int(times[1]) if times[1] else None
+            count = sum(failed == rank for _, failed in self.failures)
+            require(count >= int(times[2]) > self.cluster.job.max_restarts, rule, f"{count} failures: {reason}")
+        elif "no step is left" in reason:
+            require(self.best_boundary() is None, "a committed step is never lost", reason)
+            self.one_loss_is_survived(reason)
+        elif "no spare is left" in reason:
+            self.gives_up_only_where_nobody_can_start(reason)
+        elif "before training began" in reason:
+            require(self.resumed_generation == 0 and bool(self.failures), rule, reason)
+        elif "after the last step" in reason:
+            require(self.released, rule, reason)
+        else:
+            require(False, "a failed job names its reason", reason)
+
+    def one_loss_is_survived(self, reason: str) -> None:
+        """Since the last resumption one node (or, where all share one, one worker) was lost: copies must be left."""
+        survivable = len(self.losses) > 1 or len(self.cluster.job.rank_nodes) == 1
+        require(survivable, "one loss is survived", f"only {self.losses} was lost: {reason}")
+
+    def gives_up_only_where_nobody_can_start(self, reason: str) -> None:
+        membership = self.cluster.coordinator.membership
+        slots = [*self.cluster.job.rank_nodes, *self.cluster.job.spare_nodes]
+        for node in set(slots) - self.lost_nodes:
+            there = sum(m.node == node and m.worker not in self.fenced for m in membership.members.values())
+            require(there >= slots.count(node), "gives up only where nobody can start", f"{node} could: {reason}")

@@ -1,0 +1,493 @@
+"""One worker process: the rank's side of the protocol, as phoenix_core's recovery, gate and training do it.
+
+The training thread is a generator; what it yields is either seconds of its own work or `WAIT`, for something that
+another party does. The control thread, the replicator and the server for peers act while it waits. Inbox and
+SmallStates are the production classes; the rest cannot be, since it holds tensors and real sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, SnapshotUnavailable
+from phoenix_core.inbox import Call, Inbox, Plan
+from phoenix_core.placement import Offer, holder_of
+from phoenix_core.transport import SmallStates
+from tests.simulation.groups import Formation, Group
+from tests.simulation.peers import Replicator, ask
+from tests.simulation.truth import gradient, small_after, tensors_after
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+T = TypeVar("T")
+WAIT: Final = -1.0
+ANNOUNCEMENT_LIMIT_S: Final = 60.0
+"""As in phoenix_core.training, which imports torch."""
+
+Thread = Generator[float, None, T]
+
+
+class Interrupted(BaseException):
+    """StepInterrupted of phoenix_core.training: the signal that gets the training thread out of its step."""
+
+
+class Broken(Exception):
+    """A collective's connection ended (torch's bare RuntimeError)."""
+
+
+class ScriptError(Exception):
+    """The training script raised."""
+
+
+class Died(BaseException):
+    """The process was ended at the very point where its training thread is."""
+
+
+HEALED = (Interrupted, Broken, GenerationSuperseded, PeerLost)
+
+
+class Worker:
+    def __init__(self, cluster: Cluster, name: str, node: str) -> None:
+        self.cluster, self.name, self.node = cluster, name, node
+        self.inbox = Inbox()
+        self.held, self.own = SmallStates(), SmallStates()
+        self.rank, self.size, self.generation = -1, 0, 0
+        self.boundary = 0
+        self.live: int | None = None
+        self.tensors, self.small = 0, 0
+        self.whole: int | None = None
+        """The boundary of which `tensors` is the whole state, whatever `live` says; for the invariants."""
+        self.alive, self.frozen, self.stuck, self.leaving = True, False, False, False
+        self.in_loop = self.interruptible = self.hang_next = False
+        self.phase, self.entered, self.completed = "", 0, 0
+        self.last_ended_at = 0.0
+        self._call: Call | None = None
+        self._early: Formation | None = None
+        self._early_generation = 0
+        self._serving: tuple[int, int] | None = None
+        self._group: Group | None = None
+        self._broken, self._announced, self._hub_generation, self._local = False, 0, 0, False
+        self._replicator: Replicator | None = None
+        self._ended_early: set[int] = set()
+        self.clients: list[Callable[[], None]] = []
+        self._beating = False
+        self._waiting = False
+        self._turn = 0
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._thread = self._process()
+        self._advance()
+
+    # ---------------------------------------------------------------- how threads run
+
+    def _advance(self, error: BaseException | None = None) -> None:
+        self._waiting = False
+        self._turn += 1
+        try:
+            wish = self._thread.throw(error) if error is not None else next(self._thread)
+        except (StopIteration, Died):
+            return
+        self._beat()
+        if wish == WAIT:
+            self._waiting = True
+        elif self.hang_next and wish > 0 and not self.inbox.released:
+            self.hang_next, self.stuck = False, True
+        else:
+            self.cluster.clock.after(wish, self.run, self._worked, self._turn)
+
+    def _worked(self, turn: int) -> None:
+        if turn == self._turn:
+            self._advance()
+
+    def run(self, action: Callable[..., None], *args: Any) -> None:
+        """Something happens inside this process: at once, when it is thawed again, or never."""
+        if not self.alive:
+            return
+        if self.frozen:
+            self._backlog.append((action, args))
+        else:
+            action(*args)
+
+    def poke(self) -> None:
+        """What the training thread waits for may have come."""
+        if self._waiting and self.alive:
+            if self.frozen:
+                self._backlog.append((self.poke, ()))
+            else:
+                self._advance()
+
+    def thaw(self) -> None:
+        self.frozen = False
+        backlog, self._backlog = self._backlog, []
+        for action, args in backlog:
+            self.run(action, *args)
+
+    def die(self) -> None:
+        self.alive = False
+        self._turn += 1
+        self._waiting = False
+        if self._group is not None and not self._broken:
+            self._group.break_off(self)
+        for told in self.clients:
+            self.cluster.clock.after(self.cluster.rng.random() * 0.005, told)
+
+    def _point(self, name: str) -> None:
+        """A place in the protocol at which a fault may be planned to strike."""
+        self.phase = name
+        if self.cluster.traps:
+            self.cluster.reached(name, self)
+            if not self.alive:
+                raise Died
+
+    # ---------------------------------------------------------------- control thread
+
+    def send(self, op: str, **fields: object) -> None:
+        self.cluster.from_worker(self, {"op": op, **fields})
+
+    def _beat(self) -> None:
+        """A heartbeat is planned where there is something new: one that repeats the last changes nothing."""
+        if not self._beating and self.generation:
+            self._beating = True
+            self.cluster.clock.after(self.cluster.rng.random() * self.cluster.heartbeat_s, self.run, self._heartbeat)
+
+    def _heartbeat(self) -> None:
+        self._beating = False
+        if not self.leaving:
+            progress = {"phase": self.phase, "entered": self.entered, "completed": self.completed}
+            self.send("progress", boundary=self.boundary, **progress)
+
+    def on_command(self, message: dict[str, Any]) -> None:
+        self.inbox.put(message)
+        newest = self.inbox.newest()
+        if message["op"] in ("world", "alert") and 0 < self.generation < newest:
+            self._announced = newest
+            self._break_group()
+            if self.in_loop:
+                self.cluster.clock.after(self.cluster.rng.random() * 0.004, self.run, self._on_signal)
+            elif message["op"] == "world":
+                self._send_offer(newest)
+        if message["op"] == "resume":
+            self._beat()
+        self.poke()
+
+    def _on_signal(self) -> None:
+        """Handled at the next bytecode: never inside of a collective, which its broken sockets end."""
+        if self.interruptible and not self._waiting:
+            self.interruptible = False
+            if self.stuck and self.cluster.deaf_hangs:
+                return
+            self.stuck = False
+            self._advance(Interrupted())
+
+    def wait(self, ready: Callable[[], T | None], generation: int | None, limit_s: float | None = None) -> Thread[T]:
+        """Inbox.wait, in virtual time."""
+        clock = self.cluster.clock
+        deadline = clock.now + limit_s if limit_s is not None else None
+        if limit_s is not None:
+            clock.after(limit_s + 1e-6, self.poke)
+        while True:
+            if generation is not None and self.inbox.newest() > generation:
+                raise GenerationSuperseded(f"{self.inbox.newest()} follows {generation}")
+            value = ready()
+            if value is not None:
+                return value
+            if deadline is not None and clock.now > deadline:
+                raise PeerLost("no word from the coordinator")
+            yield WAIT
+
+    # ---------------------------------------------------------------- the process's life
+
+    def _process(self) -> Thread[None]:
+        code = 0
+        try:
+            call = yield from self._open()
+            if call is not None:
+                yield from self._build(call)
+                yield from self._begin()
+                yield from self._loop()
+                self._point("epilogue")
+                yield self.cluster.work_s("epilogue")
+        except (ScriptError, PhoenixError, Broken) as error:
+            self.send("script_failed", error=f"{type(error).__name__}: {error}")
+            code = 1
+        self.leaving = True
+        self.send("leaving")
+        yield self.cluster.work_s("exit")
+        self.cluster.process_ended(self, code)
+
+    def _open(self) -> Thread[Call | None]:
+        self._point("start")
+        yield self.cluster.work_s("start")
+        self.send("parked", address=[self.name, 0])
+        self._point("parked")
+        call = yield from self.wait(lambda: self.inbox.call or (self.inbox.released or None), None)
+        return None if call is True else cast("Call", call)
+
+    def _build(self, call: Call) -> Thread[None]:
+        rank = call.world.rank_of(self.name)
+        assert rank is not None, f"{self.name} was given no rank in {call.world}"
+        self.rank, self.size, self.generation = rank, call.world.size, call.generation
+        self._call = call
+        self._hub_generation, self._local = call.generation, not call.fresh
+        group = self.cluster.group(call.generation, call.world)
+        formation = group.form(rank, self)
+        if call.fresh:
+            yield from self._formed(formation)
+            self._install(group)
+        else:
+            self._early, self._early_generation = formation, call.generation
+        self._point("build")
+        yield self.cluster.work_s("build")
+        self._raise_if_planned("build")
+        self.small = self.cluster.truth.small[0][rank]
+
+    def _begin(self) -> Thread[None]:
+        self.in_loop = True
+        call = self._call
+        assert call is not None
+        if not call.fresh:
+            yield from self.recover()
+            return
+        self.live = self.whole = 0
+        self._open_gate(call)
+        self._keep(0)
+        yield from self.wait_safe(0)
+        self.send("restored", generation=self.generation)
+        yield from self.wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
+
+    def _loop(self) -> Thread[None]:
+        """Session.steps."""
+        while True:
+            while self.boundary < self.cluster.steps:
+                if self.inbox.newest() > self.generation:
+                    yield from self.recover()
+                    continue
+                try:
+                    yield from self._step_block()
+                except HEALED:
+                    yield from self.recover()
+            try:
+                self._point("finished")
+                self.send("finished", generation=self.generation)
+                yield from self.wait(lambda: self.inbox.released or None, self.generation)
+                return
+            except GenerationSuperseded:
+                yield from self.recover()
+
+    # ---------------------------------------------------------------- a step
+
+    def _step_block(self) -> Thread[None]:
+        try:
+            yield from self._step()
+        finally:
+            self.interruptible = False
+
+    def _step(self) -> Thread[None]:
+        cluster, boundary = self.cluster, self.boundary
+        self.interruptible = True
+        self._point("forward")
+        yield cluster.work_s("forward")
+        self._raise_if_planned("forward")
+        self.small = small_after(self.small, self.rank)
+        self._point("backward")
+        yield cluster.work_s("backward")
+        self._keep(boundary + 1)
+        self._point("gradient_sync")
+        first = self._enter(gradient(self.tensors, self.small))
+        if cluster.buckets > 1:
+            yield cluster.work_s("backward")
+            yield from self.wait_safe(boundary + 1)
+            second = self._enter(0)
+            reduced = yield from self._end_of(first)
+            yield from self._end_of(second)
+        else:
+            reduced = yield from self._end_of(first)
+            yield from self.wait_safe(boundary + 1)
+            yield from self._end_of(self._enter(0))
+        yield from self._shield()
+        self.whole = None
+        self._point("optimizer")
+        yield cluster.work_s("optimizer")
+        self.tensors = tensors_after(self.tensors, reduced)
+        self._point("commit")
+        self.boundary = boundary + 1
+        self.live = self.whole = self.boundary
+        cluster.checks.committed(self, boundary)
+
+    def _shield(self) -> Thread[None]:
+        """From here to the end of the step there is no interruption and no way back."""
+        self.interruptible = False
+        self.live = None
+        yield from ()
+
+    def _raise_if_planned(self, where: str) -> None:
+        if self.cluster.script_raises(where, self.rank, self.boundary):
+            raise ScriptError(f"a deliberate mistake in {where}")
+
+    def _enter(self, value: int) -> int:
+        if self._group is None or (self._announced > self._hub_generation and not self._local):
+            raise GenerationSuperseded("a collective of an old generation")
+        index = self.entered
+        self.entered += 1
+        self._group.enter(self.rank, index, value)
+        return index
+
+    def _end_of(self, index: int) -> Thread[int]:
+        group = self._group
+        assert group is not None
+        while self.completed <= index:
+            if self._broken:
+                raise Broken("the connection was closed")
+            yield WAIT
+        return group.results[index]
+
+    def collective_ended(self, group: Group, index: int) -> None:
+        self.run(self._collective_ended, group, index)
+
+    def _collective_ended(self, group: Group, index: int) -> None:
+        if group is self._group and not self._broken:
+            if index == self.completed:
+                self.completed += 1
+                while self.completed in self._ended_early:
+                    self._ended_early.discard(self.completed)
+                    self.completed += 1
+                self.last_ended_at = self.cluster.clock.now
+                self.poke()
+            else:
+                self._ended_early.add(index)
+
+    def connection_broke(self, group: Group) -> None:
+        self.run(self._connection_broke, group)
+
+    def _connection_broke(self, group: Group) -> None:
+        if group is self._group:
+            self._broken = True
+            self.poke()
+
+    def _break_group(self) -> None:
+        if self._group is not None and not self._broken:
+            self._broken = True
+            self._group.break_off(self)
+
+    def _install(self, group: Group) -> None:
+        self._group, self._broken, self._local = group, False, False
+        self._hub_generation = group.generation
+        self.entered = self.completed = 0
+        self._ended_early.clear()
+
+    # ---------------------------------------------------------------- small states
+
+    def _open_gate(self, call: Call) -> None:
+        holder = holder_of(self.rank, call.nodes)
+        self._replicator = Replicator(self, None if holder is None else str(call.peers[holder][0]))
+
+    def _keep(self, boundary: int) -> None:
+        assert self._replicator is not None
+        payload = b"%d" % self.small
+        self.own.put(self.rank, boundary, payload)
+        self._replicator.send(boundary, payload)
+
+    def wait_safe(self, boundary: int) -> Thread[None]:
+        replicator = self._replicator
+        assert replicator is not None
+        if replicator.acked < boundary:
+            yield from self.wait(lambda: replicator.acked >= boundary or None, self.generation)
+
+    # ---------------------------------------------------------------- recovery
+
+    def recover(self) -> Thread[None]:
+        joining = self._early is not None and self._early_generation == self.inbox.newest()
+        while True:
+            try:
+                if not joining:
+                    self._quiesce((yield from self._expect_news()))
+                after = self.generation - 1
+                call = (
+                    self._call if joining else (yield from self.wait(lambda after=after: self._call_after(after), None))  # type: ignore[misc]
+                )
+                joining = False
+                assert call is not None
+                if call.generation != self.generation:
+                    self._quiesce(call.generation)
+                yield from self._recover_once(call)
+                return
+            except (GenerationSuperseded, PeerLost, SnapshotUnavailable):
+                continue
+
+    def _call_after(self, generation: int) -> Call | None:
+        return self.inbox.call if self.inbox.call is not None and self.inbox.call.generation > generation else None
+
+    def _expect_news(self) -> Thread[int]:
+        after = self.generation
+        try:
+            news = yield from self.wait(
+                lambda: self.inbox.newest() if self.inbox.newest() > after else None, None, ANNOUNCEMENT_LIMIT_S
+            )
+        except PeerLost:
+            raise JobStopped("a collective broke and no new generation was announced") from None
+        return news
+
+    def _quiesce(self, generation: int) -> None:
+        self.generation = generation
+        self._early = None
+        self._local = True
+        if self._group is not None:
+            self._break_group()
+            self._group = None
+        if self.live is not None:
+            self._serving = (generation, self.live)
+        self._point("quiesce")
+
+    def _send_offer(self, generation: int) -> None:
+        offer = Offer(live=self.live, own=self.own.boundaries().get(self.rank, ()), held=self.held.boundaries())
+        self.send("quiesced", generation=generation, offer=offer.to_json())
+
+    def _recover_once(self, call: Call) -> Thread[None]:
+        cluster, generation = self.cluster, call.generation
+        self._send_offer(generation)
+        self._point("offered")
+        group = cluster.group(generation, call.world)
+        early, self._early = self._early, None
+        formation = early if early is not None and self._early_generation == generation else group.form(self.rank, self)
+        plan = yield from self.wait(lambda: self.inbox.plans.get(generation), generation)
+        self._point("planned")
+        small = yield from self._fetch(call, plan)
+        self._point("fetched")
+        yield from self._formed(formation)
+        self._install(group)
+        self.small = small
+        self.boundary = plan.boundary
+        self.live = self.whole = plan.boundary
+        yield cluster.work_s("put_back")
+        self._open_gate(call)
+        self._keep(plan.boundary)
+        yield from self.wait_safe(plan.boundary)
+        cluster.checks.restored(self, plan.boundary)
+        self.send("restored", generation=generation)
+        self._point("restored")
+        yield from self.wait(lambda: self.inbox.resumed.get(generation), generation)
+        self._serving = None
+        self._point("resumed")
+
+    def _formed(self, formation: Formation) -> Thread[None]:
+        yield from self.wait(lambda: formation.done or None, self.generation)
+        if formation.failed:
+            raise GenerationSuperseded("the group could not be formed")
+
+    def _fetch(self, call: Call, plan: Plan) -> Thread[int]:
+        """The tensors from a twin, then this rank's small state, each unless it is here."""
+        if plan.tensors is not None:
+            self.live = self.whole = None
+            twin = str(call.peers[plan.tensors][0])
+            wanted = (call.generation, plan.boundary)
+            self.tensors = yield from ask(self, twin, lambda peer: peer.serve_live(wanted), live=True)
+        if plan.small is None:
+            return int(self.own.get(self.rank, plan.boundary))
+        holder, rank, boundary = str(call.peers[plan.small][0]), self.rank, plan.boundary
+        return (yield from ask(self, holder, lambda peer: int(peer.held.get(rank, boundary)), live=False))
+
+    def serve_live(self, wanted: tuple[int, int]) -> int:
+        if self._serving != wanted:
+            raise SnapshotUnavailable(f"{self.name} does not rest at {wanted}")
+        return self.tensors
