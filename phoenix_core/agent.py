@@ -187,7 +187,8 @@ class Agent:
         """A thread per worker, asleep in the kernel until the worker dies."""
         assert process.wire is not None
         if process.wire.wait():
-            self._loop.call_soon_threadsafe(self._tripped, process)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
+                self._loop.call_soon_threadsafe(self._tripped, process)
 
     def _tripped(self, process: Process) -> None:
         if not process.leaving:

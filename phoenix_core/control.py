@@ -47,8 +47,10 @@ class Control:
         self.send("leaving")
 
     def _read(self, on_command: Callable[[dict[str, Any]], None]) -> None:
-        self._tripwire.arm()
-        self._armed.set()
+        try:
+            self._tripwire.arm()
+        finally:
+            self._armed.set()  # without the wire a death is noticed later, by the pidfd
         with suppress(OSError), self._socket.makefile("rb") as reader:
             for line in reader:
                 on_command(decode(line))

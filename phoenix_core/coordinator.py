@@ -52,6 +52,7 @@ from phoenix_core.wire import LINE_LIMIT, encode, messages
 
 EXIT_CODES = {"completed": 0, "failed": 1, "stopped": 130}
 TICK_S = 0.05
+JOIN_LIMIT_S = 60.0
 FAREWELL_S = 5.0
 """How long the agents have to end their workers before the coordinator leaves without them."""
 
@@ -113,9 +114,14 @@ class Coordinator:
         return outcome
 
     async def _tick(self) -> None:
+        deadline = time.monotonic() + JOIN_LIMIT_S
         while True:
             await asyncio.sleep(TICK_S)
-            self._tell(Tick())
+            if self._started:
+                self._tell(Tick())
+            elif time.monotonic() > deadline:
+                missing = ", ".join(node for node in self.nodes if node not in self._agents)
+                self._tell(StopRequested(reason=f"no agent joined from {missing} within {JOIN_LIMIT_S:.0f} s"))
 
     async def _serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -145,7 +151,13 @@ class Coordinator:
             self._apply(self.membership.start())
 
     def _tell(self, event: Input) -> None:
-        self._apply(self.membership.handle(event, time.monotonic()))
+        try:
+            self._apply(self.membership.handle(event, time.monotonic()))
+        except Exception as error:  # a defect here must end the job with a word, not leave it hanging
+            if not self._outcome.done():
+                reason = f"the coordinator failed at {event}: {type(error).__name__}: {error}"
+                self._outcome.set_result(End(outcome="failed", reason=reason))
+            raise
 
     def _apply(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:

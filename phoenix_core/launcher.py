@@ -25,6 +25,7 @@ from phoenix_core.settings import Detection
 from phoenix_core.wire import die_with_parent
 
 LOOPBACK = "127.0.0.1"
+POLL_S = 0.2
 IGNORED = (
     "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr",
     "monitor-interval", "start-method", "role", "redirects", "tee", "local-ranks-filter",
@@ -103,7 +104,7 @@ class Launcher:
             coordinator = self._start_coordinator(control, store)
             for node in [*self.nodes, *self.spare_nodes]:
                 self._start("phoenix_core.agent", self._agent_config(node, *addresses))
-        code = coordinator.wait()
+        code = self._wait_for(coordinator)
         for child in self._children[1:]:
             try:
                 child.wait(timeout=10)
@@ -114,10 +115,16 @@ class Launcher:
             print(f"phoenix run: the coordinator was ended by signal {-code}; the job stops", file=sys.stderr)
         return 130 if self._interrupted else max(code, 0) or int(code < 0)
 
+    def _wait_for(self, coordinator: subprocess.Popen[str]) -> int:
+        """The coordinator's exit code; an interruption is passed on to it, whenever it came."""
+        while True:
+            if self._interrupted is not None:
+                coordinator.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return coordinator.wait(timeout=POLL_S)
+
     def _interrupt(self, signum: int, _frame: FrameType | None) -> None:
-        self._interrupted = signum
-        if self._children:
-            self._children[0].terminate()
+        self._interrupted = signum  # the loop that waits passes it on
 
     def _start_coordinator(self, control: socket.socket, store: socket.socket) -> subprocess.Popen[str]:
         config = {

@@ -373,10 +373,9 @@ class Membership:
         if self.phase is Phase.RUNNING:
             seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
             finished = [self.ranks[rank] for rank in self._finished]
-            hung = keeps_others_waiting(seen, now, self.hang_limit_s(), finished)
-            if hung:
-                detail = f"has kept the others waiting for {self.hang_limit_s():.1f} s"
-                return self._failed(hung, "no_progress", detail, now)
+            limit = self.hang_limit_s()
+            if hung := keeps_others_waiting(seen, now, limit, finished):
+                return self._failed(hung, "no_progress", f"has kept the others waiting for {limit:.1f} s", now)
         recovering = self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant
         limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
         if recovering and now - self._recovering_since > limit:
@@ -389,10 +388,9 @@ class Membership:
         return self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)
 
     def _late_in_recovery(self) -> list[str]:
-        """Who keeps the recovery from going on: those without an offer; then, of those not restored, who joins.
+        """Who keeps the recovery from going on: those without an offer; then those not restored.
 
-        A rank that still builds its model keeps all others from forming their groups: they are not to be blamed
-        for it, and they have the state that it has not.
+        Of the latter first who joins: while it builds its model nobody can form a group, nor be restored.
         """
         if self._plan is None:
             late = self._expected - set(self._offers)

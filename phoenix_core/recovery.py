@@ -20,17 +20,15 @@ from phoenix_core.communicator import BACKEND, Formation, Hub, install, is_broke
 from phoenix_core.control import Control
 from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
 from phoenix_core.events import EventWriter
+from phoenix_core.exchange import Exchange
 from phoenix_core.gate import Gate
+from phoenix_core.hooks import let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
 from phoenix_core.placement import Offer, holder_of
 from phoenix_core.settings import WorkerSettings
 from phoenix_core.snapshot import Protected
 from phoenix_core.store import ControlStore
-from phoenix_core.transport import PeerClient, PeerServer
 from phoenix_core.warm import warm_up
-
-INTERRUPTIBLE_PARTS = 64
-"""Python hooks spread over a backward pass, so that a signal finds a place to be handled in."""
 
 
 class Rank:
@@ -52,12 +50,10 @@ class Rank:
         self.gate = Gate(self.protected, self.inbox, lambda: self._enter_phase("gradient_sync"))
         self._on_call = on_call
         self._control: Control | None = None
-        self._server: PeerServer | None = None
+        self._exchange: Exchange | None = None
         self._call: Call | None = None
         self._early: Formation | None = None
         self._in_loop = False
-        self._serving: tuple[int, int] | None = None
-        self._served: tuple[list[ddp.Layout], bytes] = ([], b"")
         self._reducers_since = 0
         self._start = b""
         self._in_step = False
@@ -66,7 +62,6 @@ class Rank:
         self._phase = ""
         self._changing = False
         self._warned = False
-        self._fetching: PeerClient | None = None
 
     # ---------------------------------------------------------------- joining the job
 
@@ -78,10 +73,10 @@ class Rank:
             dist.init_process_group(BACKEND, store=PrefixStore("init", HashStore()), rank=0, world_size=1)
             return
         self._control = Control(self.settings.control_fd, self.settings.tripwire_fd, self.settings.heartbeat_s)
-        self._server = PeerServer(self.settings.address, self.settings.token, self._serve_live)
+        self._exchange = Exchange(self.protected, self.settings.address, self.settings.token)
         self._control.start(self._on_command, self._progress)
         warm_up()
-        self._control.send("parked", address=list(self._server.address))
+        self._control.send("parked", address=list(self._exchange.address))
         call = self.inbox.wait(lambda: self.inbox.call or (self.inbox.released or None), generation=None)
         if call is True:
             self._control.leave()
@@ -116,12 +111,8 @@ class Rank:
         self.protected.check(self.size)
         for optimizer in self.protected.optimizers().values():
             optimizer.register_step_pre_hook(before_optimizer)
-        for module in self.protected.modules().values():
-            module.register_forward_hook(self._watch_outputs)
-        parameters = [p for p in self.protected.parameters() if p.requires_grad]
-        for parameter in parameters[:: max(1, len(parameters) // INTERRUPTIBLE_PARTS)]:
-            # Empty on purpose: a signal's handler runs only where Python code runs.
-            parameter.register_post_accumulate_grad_hook(lambda _: None)
+        on_backward(self.protected.modules().values(), self._enter_backward)
+        let_signals_in(self.protected.parameters())
 
     def begin(self, limit_s: float) -> None:
         """Enter the loop: everybody together at the start, or by way of a recovery for a spare."""
@@ -183,11 +174,6 @@ class Rank:
     def _enter_phase(self, phase: str) -> None:
         self._phase = phase
         self._emit("phase_entered", step=self.boundary, phase=phase)
-
-    def _watch_outputs(self, _module: Any, _inputs: Any, outputs: Any) -> None:
-        for tensor in _tensors_in(outputs):
-            if tensor.requires_grad:
-                tensor.register_hook(self._enter_backward)
 
     def _enter_backward(self, _gradient: torch.Tensor) -> None:
         if self._phase == "forward":
@@ -256,12 +242,17 @@ class Rank:
                 self._say_why(str(error))
 
     def _recover_once(self, call: Call) -> None:
-        generation = call.generation
+        generation, exchange = call.generation, self._exchange
+        assert exchange is not None and self._control is not None
         self._send_offer(generation)
         formations = self._form(generation)
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
-        layouts, start, source, moved = self._fetch(call, plan)
-        small = self._fetch_small(call, plan)
+        source, moved = "live", 0
+        layouts, start = exchange.own()
+        if plan.tensors is not None:
+            self.live, source = None, f"rank {plan.tensors}"
+            layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary)
+        small = self._small_of(call, plan)
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
@@ -274,21 +265,27 @@ class Rank:
         self.gate.keep(plan.boundary, small)
         self.gate.wait_safe(plan.boundary)
         self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved)
-        assert self._control is not None
         self._control.send("restored", generation=generation)
         self._wait(lambda: self.inbox.resumed.get(generation), generation)
-        self._serving = None
+        exchange.rise()
         self.hub.bury()
+
+    def _small_of(self, call: Call, plan: Plan) -> bytes:
+        """This rank's small state at the plan's boundary: kept here, or at its holder."""
+        if plan.small is None:
+            return self.gate.own.get(self.rank, plan.boundary)
+        assert self._exchange is not None
+        return self._exchange.fetch_small(call, plan.small, self.rank, plan.boundary)
 
     def _quiesce(self, generation: int) -> None:
         """Leave the old generation, and come to rest in a state that others can be served from."""
         self.generation = generation
         self._early = None
+        assert self._exchange is not None
         self.hub.localise()
         if self.live is not None:
             start = self._start if self._in_step else self.protected.capture_start()
-            self._served = (self._settled_layouts(self.live), start)
-            self._serving = (generation, self.live)
+            self._exchange.rest(generation, self.live, self._settled_layouts(self.live), start)
         self._emit("worker_quiesced", boundary=self.live)
 
     def _settled_layouts(self, live: int) -> list[ddp.Layout]:
@@ -302,9 +299,9 @@ class Rank:
         return [ddp.layout(module) for module in modules]
 
     def _send_offer(self, generation: int) -> None:
-        held = self._server.held.boundaries() if self._server is not None else {}
-        offer = Offer(live=self.live, own=self.gate.own.boundaries().get(self.rank, ()), held=held)
-        assert self._control is not None
+        assert self._control is not None and self._exchange is not None
+        own = self.gate.own.boundaries().get(self.rank, ())
+        offer = Offer(live=self.live, own=own, held=self._exchange.held)
         self._control.send("quiesced", generation=generation, offer=offer.to_json())
 
     def _form(self, generation: int) -> Sequence[Formation]:
@@ -314,39 +311,6 @@ class Rank:
             return [self.hub.form(generation)]
         late = early.others(self.hub.groups())
         return [early, Formation(self.hub, generation, late)] if late else [early]
-
-    def _fetch(self, call: Call, plan: Plan) -> tuple[list[ddp.Layout], bytes, str, int]:
-        """Get the replicated state, from a twin or from this rank's own live tensors."""
-        if plan.tensors is None:
-            return *self._served, "live", 0
-        self.live = None
-        description: dict[str, Any] = {}
-
-        def place(described: bytes) -> list[memoryview]:
-            nonlocal description
-            description, rooms = self.protected.place(described)
-            return rooms
-
-        client = self._client(call, plan.tensors)
-        try:
-            moved = client.live(call.generation, plan.boundary, place)
-        finally:
-            client.close()
-        return description["layouts"], description["start"], f"rank {plan.tensors}", moved
-
-    def _fetch_small(self, call: Call, plan: Plan) -> bytes:
-        if plan.small is None:
-            return self.gate.own.get(self.rank, plan.boundary)
-        client = self._client(call, plan.small)
-        try:
-            return client.small(self.rank, plan.boundary)
-        finally:
-            client.close()
-
-    def _client(self, call: Call, rank: int) -> PeerClient:
-        assert self.settings is not None
-        self._fetching = PeerClient(call.peers[rank], self.settings.token)
-        return self._fetching
 
     def _put_back(self, boundary: int, layouts: Sequence[ddp.Layout], start: bytes, small: bytes) -> None:
         """The state of `boundary`, as if this rank had just come there in the undisturbed run."""
@@ -395,8 +359,8 @@ class Rank:
         if self._control is not None:
             self._control.leave()
         self.gate.close()
-        if self._server is not None:
-            self._server.close()
+        if self._exchange is not None:
+            self._exchange.close()
         if dist.is_initialized():
             dist.destroy_process_group()
         self.hub.close()
@@ -410,8 +374,8 @@ class Rank:
         newest = self.inbox.newest()
         if message["op"] in ("world", "alert") and 0 < self.generation < newest:
             self.hub.announce(newest)
-            if (fetching := self._fetching) is not None:
-                fetching.interrupt()
+            if self._exchange is not None:
+                self._exchange.interrupt()
             if self._in_loop:
                 self._on_call()
             elif message["op"] == "world":
@@ -421,12 +385,6 @@ class Rank:
         """Heartbeat thread."""
         entered, completed = self.hub.entered_count, self.hub.completed_count()
         return {"boundary": self.boundary, "phase": self._phase, "entered": entered, "completed": completed}
-
-    def _serve_live(self, generation: int, boundary: int) -> tuple[bytes, Sequence[memoryview]]:
-        """A peer's thread. The tensors rest until the generation has resumed, which needs the peer."""
-        if self._serving != (generation, boundary):
-            raise SnapshotUnavailable(f"rank {self.rank} does not rest at step {boundary} of generation {generation}")
-        return self.protected.describe(*self._served)
 
     # ---------------------------------------------------------------- small helpers
 
@@ -440,13 +398,3 @@ class Rank:
 
     def _emit(self, kind: str, at: int | None = None, **fields: object) -> None:
         self.events.emit(kind, at=at, generation=self.generation, rank=self.rank, **fields)
-
-
-def _tensors_in(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for part in value for tensor in _tensors_in(part)]
-    return []

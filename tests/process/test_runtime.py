@@ -125,3 +125,10 @@ def _children() -> list[int]:
 
 def _command(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def test_a_static_graph_still_reduces_after_a_recovery(run_dir: Path) -> None:
+    undisturbed = run(run_dir / "twin", "--steps", "20", "--static-graph", flags=["--nnodes", "2", "--spares", "0"])
+    flags = ["--nnodes", "2", "--spares", "1"]
+    finished = run(run_dir / "run", "--steps", "20", "--static-graph", strikes=[Strike(1, 8, "backward")], flags=flags)
+    assert_same_run(finished, undisturbed)

@@ -7,6 +7,7 @@ they judge for its opinion.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -62,6 +63,7 @@ class Checks:
         self.reached: dict[int, int] = {}
         self.fenced: dict[str, float] = {}
         self.failures: list[tuple[str, int | None]] = []
+        self.in_a_row: Counter[int] = Counter()
         self.losses: set[str] = set()
         self.spread = len(set(cluster.job.rank_nodes)) > 1
         self.lost_nodes: set[str] = set()
@@ -107,7 +109,15 @@ class Checks:
         self.only_the_faulty_are_blamed(worker, str(record.fields["cause"]))
         self.fenced[worker] = self.cluster.clock.now
         self.failures.append((worker, rank))
+        if rank is not None:
+            self.in_a_row[rank] += 1
+            self.a_crash_loop_is_given_up(rank)
         self.losses.add(str(record.fields["node"]) if self.spread else worker)
+
+    def a_crash_loop_is_given_up(self, rank: int) -> None:
+        most = self.cluster.job.max_restarts + 1
+        rule = "a crash loop is given up"
+        require(self.in_a_row[rank] <= most, rule, f"rank {rank} failed {self.in_a_row[rank]} times in a row")
 
     def the_fenced_have_no_say(self, event: Input, decisions: Sequence[Decision]) -> None:
         worker = getattr(event, "worker", "")
@@ -180,8 +190,9 @@ class Checks:
         self.no_stale_worker_commits(worker, step)
         self.state_is_the_undisturbed_runs(worker, step + 1)
         self.reached[worker.rank] = step + 1
-        if len(self.reached) == worker.size:
-            self.committed_by_all = max(self.committed_by_all, min(self.reached.values()))
+        if len(self.reached) == worker.size and min(self.reached.values()) > self.committed_by_all:
+            self.committed_by_all = min(self.reached.values())
+            self.in_a_row.clear()
 
     def no_stale_worker_commits(self, worker: Worker, step: int) -> None:
         """What a worker of an old generation still commits, all ranks had exchanged before the new one resumed."""

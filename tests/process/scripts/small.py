@@ -59,6 +59,7 @@ def main() -> None:
     )
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
     parser.add_argument("--hang-at", type=int, default=-1, help="rank 1 sleeps at this step, once")
+    parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--between", action="store_true", help="scheduler and random numbers outside of the step")
     parser.add_argument("--stop-file", type=Path, help="all ranks leave the loop together once this file exists")
     options = parser.parse_args()
@@ -69,7 +70,7 @@ def main() -> None:
             (torch.nn.Linear(options.width, options.width), torch.nn.ReLU(), torch.nn.Dropout(0.1)) for _ in range(8)
         ]
         net = torch.nn.Sequential(torch.nn.BatchNorm1d(options.width), *[part for layer in layers for part in layer])
-        model = DistributedDataParallel(net)
+        model = DistributedDataParallel(net, static_graph=options.static_graph)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
         positions = Positions(ft.rank)

@@ -1,0 +1,41 @@
+"""Hooks into a script's own objects: where a backward pass begins, and where a signal can be handled in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import torch
+
+INTERRUPTIBLE_PARTS: Final = 64
+"""Python hooks spread over a backward pass; each costs about a microsecond a step."""
+
+
+def on_backward(modules: Iterable[torch.nn.Module], callback: Callable[[torch.Tensor], None]) -> None:
+    """Call `callback` when the gradient of an output of one of `modules` is ready: the backward pass has begun."""
+
+    def watch(_module: Any, _inputs: Any, outputs: Any) -> None:
+        for tensor in tensors_in(outputs):
+            if tensor.requires_grad:
+                tensor.register_hook(callback)
+
+    for module in modules:
+        module.register_forward_hook(watch)
+
+
+def let_signals_in(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Give a signal's handler, which runs only where Python code runs, places in the middle of a backward pass."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trained[:: max(1, len(trained) // INTERRUPTIBLE_PARTS)]:
+        parameter.register_post_accumulate_grad_hook(lambda _: None)
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors of a module's output: one, or any nesting of lists, tuples and mappings."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    return []
