@@ -10,7 +10,7 @@ from phoenix_core import ddp
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.inbox import Call
 from phoenix_core.snapshot import Protected
-from phoenix_core.transport import PeerClient, PeerServer
+from phoenix_core.transport import Payload, PeerClient, PeerServer
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Exchange:
         description = pickle.loads(described)
         return description["layouts"], description["start"], moved
 
-    def fetch_small(self, call: Call, holder: int, owner: int, boundary: int) -> bytes:
+    def fetch_small(self, call: Call, holder: int, owner: int, boundary: int) -> Payload:
         """Fetch the small state of `owner` from its holder. Raises PeerLost or SnapshotUnavailable."""
         return self._from(call, holder, lambda peer: peer.small(owner, boundary))
 

@@ -10,43 +10,53 @@ with a single bucket has no later reduction, and takes a barrier instead.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from phoenix_core.advice import LATE_DRAW, say_once
 from phoenix_core.inbox import Inbox
 from phoenix_core.replicator import Replicator
 from phoenix_core.snapshot import Protected
-from phoenix_core.transport import SmallStates
+from phoenix_core.transport import KEPT_BOUNDARIES, Payload, SmallStates
 
 
 class Gate:
-    """The small states of one rank. `at_gradient_sync` is called when a step's first gradients are reduced."""
+    """The small states of one rank. `on_phase` is told of training phases that only this sees."""
 
-    def __init__(self, protected: Protected, inbox: Inbox, at_gradient_sync: Callable[[], None]) -> None:
+    whole = False
+    """Whether what is kept is the whole state of a rank (see shards.py)."""
+    kept = KEPT_BOUNDARIES
+    """Boundaries that are kept, here and at the holder."""
+
+    def __init__(self, protected: Protected, inbox: Inbox, on_phase: Callable[[str], None]) -> None:
         self._protected = protected
         self._inbox = inbox
-        self._at_gradient_sync = at_gradient_sync
+        self._on_phase = on_phase
         self.own = SmallStates()
+        self.stall_ns = 0
         self.recorded: Mapping[str, Any] = {}
         self._rank, self._generation = 0, 0
-        self._replicator = Replicator(0, None, "", lambda: None)
+        self._replicator = Replicator(0, None, "", lambda: None, self.kept)
         self._boundary = 0
         self._task = -1
         self._contributed = False
-        self._payload = b""
+        self._payload: Payload = b""
         self._payload_boundary = -1
-        self._told = False
         self._recorded_then: Mapping[str, Any] = {}
 
     def open(self, rank: int, generation: int, holder: tuple[str, int] | None, token: str) -> None:
         """A new generation: this rank's states go to `holder` (None in a world of one)."""
         self._rank, self._generation = rank, generation
         self._replicator.close()
-        self._replicator = Replicator(rank, holder, token, self._inbox.notify)
+        self._replicator = Replicator(rank, holder, token, self._inbox.notify, self.kept)
+
+    def begin_loop(self) -> None:
+        """Make boundary 0 safe, before the first step."""
+        self.keep(0, self._protected.capture_small({}))
+        self.wait_safe(0)
 
     def begin_step(self, boundary: int, recorded: Mapping[str, Any]) -> None:
         """The step from `boundary` on begins; the script fills `recorded` while it lasts.
@@ -58,23 +68,23 @@ class Gate:
             self.keep(boundary, small)
         elif small != self._payload:
             self.keep(boundary, small)
-            self._tell_once()
+            say_once(LATE_DRAW)
         self._boundary, self.recorded = boundary, recorded
         self._task, self._contributed = -1, False
 
-    def before_collective(self) -> None:
-        """Called before each collective. Those outside of a backward pass reduce no gradients."""
+    def before_collective(self, name: str) -> None:
+        """Called before each collective; what counts are the reductions of a backward pass."""
         task = torch._C._current_graph_task_id()
-        if task == -1:
+        if task == -1 or "reduce" not in name:
             return
         if task != self._task:
             # A second backward pass of the step (accumulation, two losses) drew random numbers and data of its own.
             if self._task == -1:
-                self._at_gradient_sync()
+                self._on_phase("gradient_sync")
             self._task, self._contributed = task, False
             self._capture()
         else:
-            self.wait_safe(self._boundary + 1)
+            self.wait_safe(self._needed())
             self._contributed = True
 
     def before_optimizer(self, size: int) -> None:
@@ -83,33 +93,37 @@ class Gate:
             return
         if self._task == -1:
             self._capture()
-        self.wait_safe(self._boundary + 1)
+        self.wait_safe(self._needed())
         dist.barrier()
 
     def restored(self, recorded: Mapping[str, Any]) -> None:
         """This rank was given a small state, with what was recorded of the step that led to it."""
         self.recorded = self._recorded_then = recorded
 
-    def _tell_once(self) -> None:
-        if not self._told:
-            self._told = True
-            print(
-                "phoenix: this script draws random numbers or moves its data position after a step's gradients are "
-                "ready. If a rank dies in the few milliseconds after, its replacement repeats those draws. Do it at "
-                "the start of the step instead.",
-                file=sys.stderr,
-                flush=True,
-            )
+    def _needed(self) -> int:
+        """The boundary that must be safe before this step's optimizer may run."""
+        return self._boundary + 1
 
     def _capture(self) -> None:
         self._recorded_then = dict(self.recorded)
         self.keep(self._boundary + 1, self._protected.capture_small(self._recorded_then))
 
-    def keep(self, boundary: int, payload: bytes) -> None:
+    def keep(self, boundary: int, payload: Payload) -> None:
         """Keep a small state here and send it to the holder, without waiting."""
         self._payload, self._payload_boundary = payload, boundary
-        self.own.put(self._rank, boundary, payload)
+        self.own.put(self._rank, boundary, payload, self.kept)
         self._replicator.send(boundary, payload)
+
+    def put_back(self, boundary: int, start: bytes, kept: Payload | None) -> tuple[bytes, bytes]:
+        """This rank resumes at `boundary` with `kept`; returns what a step begins with, and the small state."""
+        assert kept is not None
+        return start, bytes(kept)
+
+    def make_safe(self, boundary: int, kept: Payload | None) -> None:
+        """Give the (new) holder the state that this rank resumes with."""
+        assert kept is not None
+        self.keep(boundary, kept)
+        self.wait_safe(boundary)
 
     def wait_safe(self, boundary: int) -> None:
         """Wait for the holder's word. Raises GenerationSuperseded where the holder is lost."""

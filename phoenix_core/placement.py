@@ -14,22 +14,25 @@ class Offer:
 
     A boundary b is the state after b optimizer steps. `live` is the boundary of the tensors that
     the rank trains on (None: half changed, or not restored yet); `own` are the boundaries of its own
-    small state that it still has; `held[r]` those of rank r that it keeps as holder.
+    small state that it still has; `held[r]` those of rank r that it keeps as holder. `whole`: the job has state
+    without a live twin, so what is kept and held is the whole state of a rank.
     """
 
     live: int | None
     own: tuple[int, ...] = ()
+    whole: bool = False
     held: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         held = {str(rank): list(boundaries) for rank, boundaries in self.held.items()}
-        return {"live": self.live, "own": list(self.own), "held": held}
+        return {"live": self.live, "own": list(self.own), "whole": self.whole, "held": held}
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> Offer:
         live, own, held = data["live"], data["own"], data["held"]
         assert isinstance(own, list) and isinstance(held, dict) and (live is None or isinstance(live, int))
-        return Offer(live=live, own=tuple(own), held={int(rank): tuple(found) for rank, found in held.items()})
+        kept = {int(rank): tuple(found) for rank, found in held.items()}
+        return Offer(live=live, own=tuple(own), whole=bool(data["whole"]), held=kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,8 @@ def plan_restore(offers: Mapping[int, Offer], size: int) -> RestorePlan:
     other (DDP), so any survivor that is live at the boundary can give the tensors.
     Raises SnapshotUnavailable with what is missing where no boundary is left.
     """
+    if any(offer.whole for offer in offers.values()):
+        return _plan_from_snapshots(offers, size)
     missing: list[str] = []
     for boundary in sorted({offer.live for offer in offers.values() if offer.live is not None}, reverse=True):
         twins = sorted(rank for rank, offer in offers.items() if offer.live == boundary)
@@ -65,6 +70,22 @@ def plan_restore(offers: Mapping[int, Offer], size: int) -> RestorePlan:
         missing.append(f"step {boundary}: nobody holds the small state of rank {', '.join(map(str, lost))}")
     reason = "; ".join(missing) or "no surviving rank has a complete live state"
     raise SnapshotUnavailable(f"no step is left to resume from ({reason})")
+
+
+def _plan_from_snapshots(offers: Mapping[int, Offer], size: int) -> RestorePlan:
+    """Where ranks have state of their own: each resumes from its live state, its own snapshot, or its holder's."""
+    lives = {offer.live for offer in offers.values() if offer.live is not None}
+    kept = {boundary for offer in offers.values() for boundary in offer.own}
+    missing: list[str] = []
+    for boundary in sorted(lives | kept, reverse=True):
+        behind = [rank for rank in range(size) if rank not in offers or offers[rank].live != boundary]
+        sources = {rank: _small_source(rank, boundary, offers) for rank in behind}
+        lost = [rank for rank, source in sources.items() if source is None]
+        if not lost:
+            given = {r: Source(tensors=None, small=None if s == r else s) for r, s in sources.items()}
+            return RestorePlan(boundary=boundary, sources=given)
+        missing.append(f"step {boundary}: nobody has the state of rank {', '.join(map(str, lost))}")
+    raise SnapshotUnavailable(f"no step is left to resume from ({'; '.join(missing) or 'no rank has survived'})")
 
 
 def _small_source(rank: int, boundary: int, offers: Mapping[int, Offer]) -> int | None:

@@ -7,7 +7,6 @@ the functions `_recover_once` calls.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from phoenix_core import ddp
+from phoenix_core import ddp, fsdp
+from phoenix_core.advice import LATE_COLLECTIVE, say_once
 from phoenix_core.communicator import BACKEND, Formation, Hub, install, is_broken_collective
 from phoenix_core.control import Control
 from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
@@ -26,9 +26,14 @@ from phoenix_core.hooks import let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
 from phoenix_core.placement import Offer, holder_of
 from phoenix_core.settings import WorkerSettings
+from phoenix_core.shards import ShardGate
 from phoenix_core.snapshot import Protected
 from phoenix_core.store import ControlStore
+from phoenix_core.transport import Payload
 from phoenix_core.warm import warm_up
+
+BESIDE_TRAINING = ("snapshot_copy", "replica_send")
+"""Phases that run beside those of the training thread."""
 
 
 class Rank:
@@ -47,7 +52,7 @@ class Rank:
         self.hub = Hub(self._connect, settings.address if settings else "127.0.0.1")
         self.hub.formation_done = self.inbox.notify
         self.hub.before_collective = self._before_collective
-        self.gate = Gate(self.protected, self.inbox, lambda: self._enter_phase("gradient_sync"))
+        self.gate: Gate = Gate(self.protected, self.inbox, self._enter_phase)
         self._on_call = on_call
         self._control: Control | None = None
         self._exchange: Exchange | None = None
@@ -61,7 +66,6 @@ class Rank:
         self._layouts: list[ddp.Layout] | None = None
         self._phase = ""
         self._changing = False
-        self._warned = False
 
     # ---------------------------------------------------------------- joining the job
 
@@ -109,6 +113,8 @@ class Rank:
         Raises UsageError for what cannot be restored.
         """
         self.protected.check(self.size)
+        if self.size > 1 and self.protected.sharded:
+            self.gate = ShardGate(self.protected, self.inbox, self._enter_phase)
         for optimizer in self.protected.optimizers().values():
             optimizer.register_step_pre_hook(before_optimizer)
         on_backward(self.protected.modules().values(), self._enter_backward)
@@ -123,8 +129,7 @@ class Rank:
         elif call.fresh:
             self.live = 0
             self._open_gate(call)
-            self.gate.keep(0, self.protected.capture_small({}))
-            self.gate.wait_safe(0)
+            self.gate.begin_loop()
             self._control.send("restored", generation=self.generation)
             try:
                 self._wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
@@ -169,33 +174,25 @@ class Rank:
         self.boundary += 1
         self.live = self.boundary
         self._phase = ""
-        self._emit("step_committed", step=step, duration_ns=duration_ns, **recorded)
+        stall = {"stall_ns": self.gate.stall_ns} if self.gate.whole else {}
+        self._emit("step_committed", step=step, duration_ns=duration_ns, **stall, **recorded)
 
     def _enter_phase(self, phase: str) -> None:
-        self._phase = phase
+        if phase not in BESIDE_TRAINING:
+            self._phase = phase
         self._emit("phase_entered", step=self.boundary, phase=phase)
 
     def _enter_backward(self, _gradient: torch.Tensor) -> None:
         if self._phase == "forward":
             self._enter_phase("backward")
 
-    def _before_collective(self, _name: str) -> None:
+    def _before_collective(self, name: str) -> None:
         if self.size == 1 or self.hub.local:
             return
         if self._changing and self._in_step:
-            self._warn_of_late_collective()
+            say_once(LATE_COLLECTIVE)
         else:
-            self.gate.before_collective()
-
-    def _warn_of_late_collective(self) -> None:
-        if not self._warned:
-            self._warned = True
-            print(
-                "phoenix: this script calls a collective after optimizer.step() inside the step. A failure while all "
-                "ranks wait there leaves nobody with a whole state. Move it before optimizer.step().",
-                file=sys.stderr,
-                flush=True,
-            )
+            self.gate.before_collective(name)
 
     def before_optimizer(self) -> None:
         """Return only once nothing of this step can be needed that is not safe."""
@@ -252,26 +249,29 @@ class Rank:
         if plan.tensors is not None:
             self.live, source = None, f"rank {plan.tensors}"
             layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary)
-        small = self._small_of(call, plan)
+        kept = self._kept_of(call, plan)
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
         ready_ns = max(formation.finished_ns for formation in formations)
         self._emit("communicator_ready", at=ready_ns, groups=len(self.hub.groups()))
+        start, small = self.gate.put_back(plan.boundary, start, kept)
         self._put_back(plan.boundary, layouts, start, small)
         if plan.tensors is not None:
             self._commit_for_the_dead(plan.boundary - 1)
         self._open_gate(call)
-        self.gate.keep(plan.boundary, small)
-        self.gate.wait_safe(plan.boundary)
+        self.gate.make_safe(plan.boundary, kept)
         self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved)
         self._control.send("restored", generation=generation)
         self._wait(lambda: self.inbox.resumed.get(generation), generation)
         exchange.rise()
         self.hub.bury()
 
-    def _small_of(self, call: Call, plan: Plan) -> bytes:
-        """This rank's small state at the plan's boundary: kept here, or at its holder."""
+    def _kept_of(self, call: Call, plan: Plan) -> Payload | None:
+        """What was kept of this rank at the plan's boundary, here or at its holder; None if its live state is that."""
+        if self.gate.whole and self.live == plan.boundary:
+            return None
+        self.live = None if self.gate.whole else self.live
         if plan.small is None:
             return self.gate.own.get(self.rank, plan.boundary)
         assert self._exchange is not None
@@ -283,6 +283,7 @@ class Rank:
         self._early = None
         assert self._exchange is not None
         self.hub.localise()
+        fsdp.reset(self.protected.modules().values())
         if self.live is not None:
             start = self._start if self._in_step else self.protected.capture_start()
             self._exchange.rest(generation, self.live, self._settled_layouts(self.live), start)
@@ -301,7 +302,7 @@ class Rank:
     def _send_offer(self, generation: int) -> None:
         assert self._control is not None and self._exchange is not None
         own = self.gate.own.boundaries().get(self.rank, ())
-        offer = Offer(live=self.live, own=own, held=self._exchange.held)
+        offer = Offer(live=self.live, own=own, whole=self.gate.whole, held=self._exchange.held)
         self._control.send("quiesced", generation=generation, offer=offer.to_json())
 
     def _form(self, generation: int) -> Sequence[Formation]:
@@ -351,8 +352,7 @@ class Rank:
         self._say_why(text)
 
     def _say_why(self, text: str) -> None:
-        """For the coordinator to quote, should the job end because of this."""
-        if self._control is not None:
+        if self._control is not None:  # for the coordinator to quote, should the job end because of this
             self._control.send("script_failed", error=text)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from phoenix_core.errors import PhoenixError
-from phoenix_core.transport import PeerClient
+from phoenix_core.transport import Payload, PeerClient
 
 RETRY_S = 0.05
 
@@ -15,8 +15,11 @@ RETRY_S = 0.05
 class Replicator:
     """One holder in one generation; `acked` is the greatest boundary that the holder has verified."""
 
-    def __init__(self, owner: int, holder: tuple[str, int] | None, token: str, on_ack: Callable[[], None]) -> None:
-        """`holder` None (a world of one): every state counts as safe at once."""
+    def __init__(
+        self, owner: int, holder: tuple[str, int] | None, token: str, on_ack: Callable[[], None], kept: int
+    ) -> None:
+        """`holder` None (a world of one): every state counts as safe at once. It keeps `kept` boundaries."""
+        self._kept = kept
         self.acked = -1
         self._owner = owner
         self._holder = holder
@@ -24,11 +27,11 @@ class Replicator:
         self._on_ack = on_ack
         self._closed = threading.Event()
         self._client: PeerClient | None = None
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
         if holder is not None:
             threading.Thread(target=self._run, name="phoenix-replicate", daemon=True).start()
 
-    def send(self, boundary: int, payload: bytes) -> None:
+    def send(self, boundary: int, payload: Payload) -> None:
         if self._holder is None:
             self.acked = boundary
         else:
@@ -44,14 +47,14 @@ class Replicator:
         if self._client is not None:
             self._client.close()
 
-    def _deliver(self, boundary: int, payload: bytes) -> None:
+    def _deliver(self, boundary: int, payload: Payload) -> None:
         """Try until the holder has confirmed. A dead one is announced, and `close` then ends this."""
         assert self._holder is not None
         while not self._closed.is_set():
             try:
                 if self._client is None:
                     self._client = PeerClient(self._holder, self._token)
-                self._client.put(self._owner, boundary, payload)
+                self._client.put(self._owner, boundary, payload, self._kept)
             except PhoenixError:
                 if self._client is not None:
                     self._client.close()

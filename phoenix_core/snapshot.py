@@ -13,29 +13,19 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from phoenix_core import ddp
+from phoenix_core import ddp, fsdp
 from phoenix_core.errors import SnapshotUnavailable, UsageError
+from phoenix_core.packing import memory_of, pack
 
 ALWAYS_SENT_BYTES: Final = 64 * 1024
 """Buffers up to this size go into the small state unseen; larger ones only once they differ from the start."""
 
 Key = tuple[str, ...]
-
-
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a dense CPU tensor, without a copy. Raises UsageError for one with gaps or overlaps."""
-    if not tensor.numel():
-        return memoryview(b"")
-    if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
-        raise UsageError(f"a tensor of shape {tuple(tensor.shape)} has gaps in memory and cannot be protected")
-    # Not a view of the shape, since a dense tensor may lie in another order (channels_last).
-    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-    return memoryview(cast("Any", flat.view(torch.uint8).numpy()))
 
 
 def _is_replicated(value: object) -> bool:
@@ -74,6 +64,11 @@ class Protected:
         found = [m for root in self.modules().values() for m in root.modules()]
         return [module for module in found if isinstance(module, DistributedDataParallel)]
 
+    @property
+    def sharded(self) -> bool:
+        """Whether any rank holds state that has no live twin."""
+        return any(fsdp.is_sharded(parameter) for parameter in self.parameters())
+
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {name: value for name, value in self.objects.items() if isinstance(value, torch.optim.Optimizer)}
 
@@ -86,14 +81,15 @@ class Protected:
         for key, tensor in self.tensors():
             try:
                 memory_of(tensor)
-            except UsageError as error:
+            except ValueError as error:
                 raise UsageError(f"protect({key[0]}=...): {'.'.join(key[2:])}: {error}") from None
         for name, value in self.objects.items():
             if type(value).__name__ == "ZeroRedundancyOptimizer":
                 raise UsageError(f"protect({name}=...): sharded optimizers have no live twin and are not protected yet")
-        if world_size > 1 and self.modules() and not self.ddp_modules():
+        if world_size > 1 and self.modules() and not self.ddp_modules() and not self.sharded:
             raise UsageError(
-                "protect(): no module is a DistributedDataParallel; hand over the wrapped model, not the one inside it"
+                "protect(): no module is a DistributedDataParallel or sharded by fully_shard(); hand over the wrapped "
+                "model, not the one inside it"
             )
 
     def _own(self) -> dict[str, Any]:
@@ -124,7 +120,7 @@ class Protected:
         changed = list(self._changed_buffers())
         # One blob: pickling a tensor costs 50 us each, and a ResNet has 150 buffers.
         state["buffers"] = [key for key, _ in changed], b"".join(memory_of(buffer) for _, buffer in changed)
-        return pickle.dumps(state)
+        return pack(state)
 
     def _changed_buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:
         for name, module in self.modules().items():
@@ -158,17 +154,17 @@ class Protected:
     # ---------------------------------------------------------------- replicated state
 
     def tensors(self) -> Iterator[tuple[Key, torch.Tensor]]:
-        """Every replicated tensor, in an order that is the same on every rank."""
+        """Every tensor of the state, or this rank's part of it, in an order that is the same on every rank."""
         for name, module in self.modules().items():
             for path, parameter in module.named_parameters():
-                yield (name, "parameter", path), parameter
+                yield (name, "parameter", path), fsdp.local(parameter)
             for path, buffer in module.named_buffers():
                 yield (name, "buffer", path), buffer
         for name, optimizer in self.optimizers().items():
             for place, parameter in _numbered(optimizer):
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, torch.Tensor):
-                        yield (name, "state", place, str(key)), value
+                        yield (name, "state", place, str(key)), fsdp.local(value)
 
     # ---------------------------------------------------------------- what is not a tensor
 
@@ -177,7 +173,7 @@ class Protected:
 
         A broken step may have changed any of it, on a survivor too.
         """
-        return pickle.dumps(
+        return pack(
             {
                 "plain": {name: _plain_state(optimizer) for name, optimizer in self.optimizers().items()},
                 "carried": {name: value.state_dict() for name, value in self._carried().items()},
@@ -225,10 +221,14 @@ class Protected:
         Raises SnapshotUnavailable where the twin's state does not fit this rank's objects.
         """
         description = pickle.loads(described)
+        return description, self.rooms_for(description["tensors"])
+
+    def rooms_for(self, listed: list[tuple[Key, torch.dtype, tuple[int, ...]]]) -> list[memoryview]:
+        """The memory of each of the tensors; optimizer state that is not there yet is made."""
         own = dict(self.tensors())
-        self._forget_states(set(own) - {key for key, _, _ in description["tensors"]})
+        self._forget_states(set(own) - {key for key, _, _ in listed})
         rooms = []
-        for key, dtype, shape in description["tensors"]:
+        for key, dtype, shape in listed:
             tensor = own.get(key)
             if tensor is None and key[1] == "state":
                 tensor = self._new_state(key, dtype, shape)
@@ -236,7 +236,7 @@ class Protected:
                 found = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
                 raise SnapshotUnavailable(f"the twin sends {'.'.join(key)} as {dtype} {shape}, this rank has {found}")
             rooms.append(memory_of(tensor))
-        return description, rooms
+        return rooms
 
     def _forget_states(self, keys: set[Key]) -> None:
         """Drop optimizer state that the twin does not have."""
@@ -249,7 +249,8 @@ class Protected:
         name, _, place, entry = key
         parameter = dict(_numbered(self.optimizers()[name]))[place]
         tensor = torch.empty(shape, dtype=dtype)
-        self.optimizers()[name].state[parameter][entry] = tensor
+        same = shape == tuple(fsdp.local(parameter).shape)
+        self.optimizers()[name].state[parameter][entry] = fsdp.like(parameter, tensor) if same else tensor
         return tensor
 
     def digests(self) -> tuple[str, str]:

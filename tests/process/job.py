@@ -20,12 +20,13 @@ DEADLINE_S = 110.0
 
 @dataclass
 class Strike:
-    """`sig` to the holder of `rank` once it enters `phase` of a step from `step` on, a spare being parked."""
+    """`sig` to the worker of `rank` once it enters `phase` of a step from `step` on (and a spare is parked)."""
 
     rank: int
     step: int
     phase: str
     sig: signal.Signals = signal.SIGKILL
+    parked: bool = False
 
 
 @dataclass
@@ -81,9 +82,9 @@ class Finished:
         return {e.rank: str(e.data["digest"]) for e in self.events if e.kind == "state_digest" and e.rank is not None}
 
 
-def launch(run_dir: Path, *arguments: str, flags: Sequence[str] = ()) -> subprocess.Popen[str]:
+def launch(run_dir: Path, *arguments: str, flags: Sequence[str] = (), script: Path = SMALL) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "phoenix_core", "run", "--run-dir", str(run_dir), *flags]
-    return subprocess.Popen([*command, str(SMALL), *arguments], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([*command, str(script), *arguments], stderr=subprocess.PIPE, text=True)
 
 
 def run(
@@ -92,9 +93,10 @@ def run(
     strikes: Sequence[Strike] = (),
     flags: Sequence[str] = ("--nnodes", "4", "--spares", "1"),
     on_event: Callable[[Event, Watched], None] | None = None,
+    script: Path = SMALL,
 ) -> Finished:
     """The whole job. Every strike must have hit, or the test that asked for it proves nothing."""
-    process = launch(run_dir, *arguments, flags=flags)
+    process = launch(run_dir, *arguments, flags=flags, script=script)
     waiting = list(strikes)
     watched = Watched()
     tail = EventTail(run_dir / "events")
@@ -107,7 +109,7 @@ def run(
                 watched.learn(event)
                 if on_event is not None:
                     on_event(event, watched)
-                if waiting and watched.parked and _due(waiting[0], event):
+                if waiting and (watched.parked or not waiting[0].parked) and _due(waiting[0], event):
                     _hit(waiting.pop(0), watched, injector, f"f{len(strikes) - len(waiting)}")
             time.sleep(0.001)
     finally:

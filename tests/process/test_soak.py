@@ -27,7 +27,7 @@ def _belongings(pid: int) -> tuple[int, int, int, int]:
 def test_a_hundred_swaps_leave_a_survivor_as_it_was(run_dir: Path) -> None:
     """Rank 0 survives all; ranks 1 to 3 are killed in turn, in every phase."""
     phases = ("forward", "backward", "gradient_sync", "optimizer")
-    strikes = [Strike(rank=1 + i % 3, step=0, phase=phases[i % 4]) for i in range(SWAPS)]
+    strikes = [Strike(rank=1 + i % 3, step=0, phase=phases[i % 4], parked=True) for i in range(SWAPS)]
     seen: list[tuple[int, int, int, int]] = []
     stop = run_dir / "stop"
 

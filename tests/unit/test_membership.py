@@ -303,3 +303,76 @@ def test_when_the_script_fails_on_all_ranks_its_error_is_named() -> None:
     decisions = drive.tell(Quiesced(worker="w2", generation=3, offer=Offer(live=None)))
     (end,) = only(decisions, End)
     assert "ValueError: bad batch" in end.reason
+
+
+def test_a_replacement_that_fails_on_its_way_is_replaced() -> None:
+    drive = Drive(spares=0).run()
+    (first,) = only(drive.tell(WorkerExited(worker="w1", code=-9)), Spawn)
+    (second,) = only(drive.tell(WorkerExited(worker=first.worker, code=1)), Spawn)
+    (announced,) = only(drive.park(second.worker), Announce)
+    assert announced.world.ranks[1] == second.worker
+
+
+def test_a_replacement_whose_node_is_lost_ends_the_job_where_nobody_else_can_come() -> None:
+    drive = Drive(spares=0).run()
+    drive.tell(WorkerExited(worker="w1", code=-9))
+    (end,) = only(drive.tell(NodeLost(node="n1")), End)
+    assert "no spare is left for rank 1" in end.reason
+
+
+def test_nothing_is_started_on_a_node_that_was_lost_meanwhile() -> None:
+    drive = Drive(spares=2).run()
+    drive.tell(WorkerExited(worker="w2", code=-9))  # its node owes a worker, and pays once there is progress
+    drive.tell(NodeLost(node="n2"))
+    drive.offer_all(7, lost=2)
+    drive.restore_all()
+    assert not only(drive.step(8), Spawn)
+
+
+def test_a_worker_that_never_parks_is_given_up() -> None:
+    drive = Drive(spares=0).run()
+    (spawned,) = only(drive.tell(WorkerExited(worker="w1", code=-9)), Spawn)
+    assert drive.tell(Tick()) == []
+    drive.now += drive.membership.job.detection.first_step_s + 1
+    decisions = drive.tell(Tick())
+    assert only(decisions, Record)[0].fields["worker"] == spawned.worker
+    assert len(only(decisions, Kill)) == 1
+    assert len(only(decisions, Spawn)) == 1
+
+
+def test_those_who_are_through_find_a_rank_that_hangs_after_its_last_collective() -> None:
+    drive = Drive().run()
+    for boundary in (1, 2):
+        drive.step(boundary)
+    for worker in ("w0", "w2", "w3"):
+        drive.tell(LoopFinished(worker=worker, generation=1))
+    drive.now += drive.membership.hang_limit_s() + 1
+    (detected,) = [r for r in only(drive.tell(Tick()), Record) if r.kind == "failure_detected"]
+    assert detected.fields["worker"] == "w1"
+
+
+def test_a_rank_that_waits_in_its_last_collective_is_not_blamed_by_those_who_are_through() -> None:
+    drive = Drive().run()
+    drive.step(1)
+    waiting = Progress(boundary=1, phase="gradient_sync", entered=2, completed=1)
+    through = Progress(boundary=2, phase="", entered=2, completed=2)
+    for worker in drive.membership.ranks:
+        drive.tell(Progressed(worker=worker, progress=waiting if worker == "w1" else through))
+    drive.tell(LoopFinished(worker="w0", generation=1))
+    drive.now += drive.membership.job.detection.first_step_s + 1
+    detected = [r.fields["worker"] for r in only(drive.tell(Tick()), Record) if r.kind == "failure_detected"]
+    assert "w1" not in detected
+
+
+def test_those_who_wait_for_a_rank_that_builds_its_model_are_not_blamed() -> None:
+    drive = Drive(spares=3).run()
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    drive.tell(WorkerExited(worker="w0", code=-9))
+    # Rank 2 builds on: it offers nothing, and nobody can form a group without it.
+    drive.tell(Quiesced(worker="w4", generation=3, offer=Offer(live=None)))
+    offer = Offer(live=7, own=(7,), held={0: (7,), 2: (7,)})
+    for worker in ("w1", "w3"):
+        drive.tell(Quiesced(worker=worker, generation=3, offer=offer))
+    drive.now += RECOVERY_LIMIT_S + 1
+    detected = [r.fields["worker"] for r in only(drive.tell(Tick()), Record) if r.kind == "failure_detected"]
+    assert detected == ["w5", "w4"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import pytest
 import torch
 
 from phoenix_core.errors import SnapshotUnavailable, UsageError
-from phoenix_core.snapshot import Protected, memory_of
+from phoenix_core.packing import memory_of, pack
+from phoenix_core.snapshot import Protected
 
 
 class Counter:
@@ -147,3 +149,15 @@ def test_the_memory_of_a_tensor_is_not_a_copy(dtype: torch.dtype) -> None:
     memory_of(tensor)[0] = 1
     assert tensor.view(-1).view(torch.uint8)[0] == 1
     assert len(memory_of(torch.empty(0, dtype=dtype))) == 0
+
+
+def test_equal_states_are_equal_bytes() -> None:
+    states = [{"position": torch.arange(5), "epoch": 3} for _ in range(2)]
+    assert pack(states[0]) == pack(states[1])
+    restored = pickle.loads(pack(states[0]))
+    assert torch.equal(restored["position"], states[0]["position"]) and restored["epoch"] == 3  # type: ignore[arg-type]
+
+
+def test_a_state_that_did_not_change_is_not_taken_for_changed() -> None:
+    protected, _, _, _ = job(seed=1, steps=2)
+    assert protected.capture_small({"loss": 1.0}) == protected.capture_small({"loss": 1.0})

@@ -1,0 +1,23 @@
+"""What a script should know about itself, said once per process on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+_said: set[str] = set()
+
+LATE_COLLECTIVE: Final = (
+    "this script calls a collective after optimizer.step() inside the step. A failure while all ranks wait there "
+    "leaves nobody with a whole state. Move it before optimizer.step()."
+)
+LATE_DRAW: Final = (
+    "this script draws random numbers or moves its data position after a step's gradients are ready. If a rank dies in "
+    "the few milliseconds after, its replacement repeats those draws. Do it at the start of the step instead."
+)
+
+
+def say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        print(f"phoenix: {text}", file=sys.stderr, flush=True)

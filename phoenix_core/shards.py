@@ -1,0 +1,133 @@
+"""Snapshots of ranks whose state has no live twin: sharded parameters and their optimizer state.
+
+A step from boundary b first copies the whole state of b into an own slot and sends it to the holder, during the
+forward and backward pass, in which parameters do not change. The rank enters its later gradient reductions only once
+the holder has verified it (see gate.py), so when any optimizer runs, b is safe everywhere; the slot of b-1 is
+overwritten only after that. A failure takes every rank back to the latest safe boundary.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+
+from phoenix_core.gate import Gate
+from phoenix_core.inbox import Inbox
+from phoenix_core.packing import flat_bytes
+from phoenix_core.snapshot import Key, Protected
+from phoenix_core.transport import Payload
+
+SLOTS = 3
+"""Two boundaries that may be needed, and the one that is being written."""
+
+
+class ShardGate(Gate):
+    """As Gate, with whole states at the step's beginning in place of small ones at its end."""
+
+    whole = True
+    kept = 2
+
+    def __init__(self, protected: Protected, inbox: Inbox, on_phase: Callable[[str], None]) -> None:
+        super().__init__(protected, inbox, on_phase)
+        self._slots: dict[int, torch.Tensor] = {}
+        self._copied = threading.Event()
+        self._copied.set()
+
+    def begin_loop(self) -> None:
+        self.snapshot(0, recorded={})
+        self.wait_safe(0)
+
+    def begin_step(self, boundary: int, recorded: Mapping[str, Any]) -> None:
+        self._boundary, self.recorded = boundary, recorded
+        self._task, self._contributed, self.stall_ns = -1, False, 0
+        if self._payload_boundary != boundary:
+            self.snapshot(boundary, recorded={})
+
+    def snapshot(self, boundary: int, recorded: Mapping[str, Any]) -> None:
+        """Begin to copy the live state, which is that of `boundary`, and to send it to the holder."""
+        self._copied.wait()
+        listed = list(self._protected.tensors())
+        head = pickle.dumps(
+            {
+                "small": self._protected.capture_small(recorded),
+                "start": self._protected.capture_start(),
+                "tensors": [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in listed],
+            }
+        )
+        parts = [flat_bytes(tensor) for _, tensor in listed if tensor.numel()]
+        self._payload_boundary = boundary
+        self._copied.clear()
+        threading.Thread(target=self._copy, args=(boundary, head, parts), name="phoenix-snapshot", daemon=True).start()
+
+    def put_back(self, boundary: int, start: bytes, kept: Payload | None) -> tuple[bytes, bytes]:
+        """`kept` None: the live tensors are those of `boundary` already."""
+        if kept is not None:
+            small, start = load(self._protected, kept)
+            return start, small
+        if boundary in self.own.boundaries().get(self._rank, ()):
+            small, start, _, _ = parse(self.own.get(self._rank, boundary))
+            return start, small
+        return start, self._protected.capture_small({})
+
+    def make_safe(self, boundary: int, kept: Payload | None) -> None:
+        self._copied.wait()
+        if kept is None and boundary in self.own.boundaries().get(self._rank, ()):
+            kept = self.own.get(self._rank, boundary)
+        if kept is None:
+            self.snapshot(boundary, recorded={})
+        else:
+            self.keep(boundary, kept)
+        self.wait_safe(boundary)
+
+    def _copy(self, boundary: int, head: bytes, parts: list[torch.Tensor]) -> None:
+        self._on_phase("snapshot_copy")
+        prefix = len(head).to_bytes(8, "little") + head
+        prefix += b"\0" * (-len(prefix) % 64)
+        size = len(prefix) + sum(part.numel() for part in parts)
+        slot = self._slots.get(boundary % SLOTS)
+        if slot is None or slot.numel() < size:
+            slot = self._slots[boundary % SLOTS] = torch.empty(size + 65536, dtype=torch.uint8)
+        slot[: len(prefix)].copy_(torch.frombuffer(bytearray(prefix), dtype=torch.uint8))
+        offset = len(prefix)
+        for part in parts:
+            slot[offset : offset + part.numel()].copy_(part)  # torch lets other threads run meanwhile
+            offset += part.numel()
+        self._on_phase("replica_send")
+        self.keep(boundary, memoryview(cast("Any", slot[:size].numpy())))
+        self._copied.set()
+
+    def _capture(self) -> None:
+        """Nothing: what a failure in this step needs was captured at its beginning."""
+
+    def _needed(self) -> int:
+        return self._boundary
+
+    def before_optimizer(self, size: int) -> None:
+        began = time.monotonic_ns()
+        self._copied.wait()
+        super().before_optimizer(size)
+        self.stall_ns = time.monotonic_ns() - began
+
+
+def parse(payload: Payload) -> tuple[bytes, bytes, list[tuple[Key, torch.dtype, tuple[int, ...]]], memoryview]:
+    """Small state, start of the step, list of tensors, and their bytes one after the other."""
+    view = memoryview(payload)
+    length = int.from_bytes(view[:8], "little")
+    head = pickle.loads(view[8 : 8 + length])
+    begin = 8 + length + (-(8 + length) % 64)
+    return head["small"], head["start"], head["tensors"], view[begin:]
+
+
+def load(protected: Protected, payload: Payload) -> tuple[bytes, bytes]:
+    """Put a whole state back into the live tensors; returns its small state and start of the step."""
+    small, start, listed, data = parse(payload)
+    offset = 0
+    for room in protected.rooms_for(listed):
+        room[:] = data[offset : offset + len(room)]
+        offset += len(room)
+    return small, start
