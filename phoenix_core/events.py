@@ -39,7 +39,8 @@ KINDS: Final[Mapping[str, str]] = {
     "model_built": "a spare has built its model for its rank; generation, rank",
     "communicator_ready": "the rank's groups of this generation work; data: groups, seconds",
     "state_restored": "the rank is at the plan's boundary; data: boundary, source, bytes, seconds",
-    "state_digest": "SHA-256 at the script's request; data: digest (parameters and optimizer), buffers",
+    "state_digest": "SHA-256 at the script's request; data: digest (parameters and "
+    "optimizer), buffers, sharded (whether ranks hold different parts)",
     "script_failed": "the training script raised; data: error",
     # injector (chaos)
     "fault_injected": "a fault was applied; worker, rank; data: fault, kind, pid, fidelity (real|emulated), ...",

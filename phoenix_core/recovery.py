@@ -104,9 +104,6 @@ class Rank:
         if not call.fresh:
             self._early = self.hub.form(call.generation)  # while the script builds its model
 
-    def protect(self, objects: Mapping[str, Any]) -> None:
-        self.protected.add(objects)
-
     def attach(self, before_optimizer: Callable[..., None]) -> None:
         """Hook into the protected objects: phases, interruption points, the instant before an in-place change.
 
@@ -341,7 +338,8 @@ class Rank:
 
     def digest(self) -> str:
         digest, buffers = self.protected.digests()
-        self._emit("state_digest", step=self.boundary, digest=digest, buffers=buffers)
+        shape = {"buffers": buffers, "sharded": self.protected.sharded}
+        self._emit("state_digest", step=self.boundary, digest=digest, **shape)
         return digest
 
     def report_failure(self, error: BaseException) -> None:
@@ -352,7 +350,7 @@ class Rank:
         self._say_why(text)
 
     def _say_why(self, text: str) -> None:
-        if self._control is not None:  # for the coordinator to quote, should the job end because of this
+        if self._control is not None:  # for the coordinator to quote
             self._control.send("script_failed", error=text)
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class Session:
         """
         if self._iterating:
             raise UsageError("protect() must come before the loop over steps(): recovery needs to know the whole state")
-        self.rank_state.protect(objects)
+        self.rank_state.protected.add(objects)
 
     def steps(self, total: int) -> Iterator[Step]:
         """The steps to execute, 0 to total-1; each body must run inside `with step:`.

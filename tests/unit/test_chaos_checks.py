@@ -320,6 +320,12 @@ def test_twin_is_unknown_where_something_is_missing(missing: dict[str, Any]) -> 
 # --- agreement, no_leak, all ---
 
 
+def test_sharded_ranks_need_not_agree() -> None:
+    one_differs = changed(disturbed(), kind("state_digest"), digest="e" * 64)
+    sharded = [replace(e, data={**e.data, "sharded": True}) if e.kind == "state_digest" else e for e in one_differs]
+    assert checks.agreement(evidence(sharded)).verdict is Verdict.PASS
+
+
 def test_agreement() -> None:
     result = checks.agreement(evidence(changed(disturbed(), kind("state_digest"), digest="e" * 64)))
     assert result.verdict is Verdict.FAIL
