@@ -69,6 +69,7 @@ class Membership:
         self._last_failure = ""
         self._recovering_since = 0.0
         self._resumed_at: int | None = None
+        self._furthest = 0
         self._step_seconds: deque[float] = deque(maxlen=20)
         self._last_boundary: tuple[int, float] | None = None
 
@@ -263,12 +264,9 @@ class Membership:
         fields = {**world.to_json(), "joining": sorted(self.joining)}
         decisions: list[Decision] = [Record(kind="world_formed", fields=fields)]
         if not fresh:
-            decisions += [
-                Record(
-                    kind="spare_assigned", fields={"worker": self.ranks[r], "rank": r, "generation": self.generation}
-                )
-                for r in sorted(filled)
-            ]
+            for r in sorted(filled):
+                assigned = {"worker": self.ranks[r], "rank": r, "generation": self.generation}
+                decisions.append(Record(kind="spare_assigned", fields=assigned))
         decisions.append(Announce(world=world, joining=tuple(sorted(self.joining)), fresh=fresh))
         if fresh:
             self._plan = RestorePlan(boundary=0, sources={})
@@ -306,8 +304,8 @@ class Membership:
             return []
         self.phase = Phase.RUNNING
         self.joining = set()
-        self._resumed_at = self._plan.boundary
-        self._last_boundary = None
+        self._resumed_at, self._last_boundary = self._plan.boundary, None
+        self._furthest = max(self._furthest, self._plan.boundary)
         for worker in self.ranks:
             self.members[worker].changed_at = now
         resumed = Record(kind="generation_resumed", fields={"generation": self.generation, "step": self._plan.boundary})
@@ -329,6 +327,9 @@ class Membership:
                 steps = lowest - self._last_boundary[0]
                 self._step_seconds.append((now - self._last_boundary[1]) / steps)
             self._last_boundary = (lowest, now)
+        if lowest > self._furthest:  # a step that is only executed again forgives nothing
+            self._furthest = lowest
+            self._failures = Counter({A_SPARE: self._failures[A_SPARE]})
         if self._resumed_at is not None and lowest > self._resumed_at:
             return self._recovery_committed()
         return []
@@ -336,13 +337,12 @@ class Membership:
     def _recovery_committed(self) -> list[Decision]:
         """The new world has a step of its own: make up for the dead, off everybody's critical path."""
         self._resumed_at = None
-        self._failures.clear()
+        del self._failures[A_SPARE]
         return self._respawn()
 
     def _respawn(self) -> list[Decision]:
-        spawned = [self._spawn(node) for node in self._to_respawn]
-        self._to_respawn.clear()
-        return list(spawned)
+        nodes, self._to_respawn = self._to_respawn, []
+        return [self._spawn(node) for node in nodes]
 
     def _loop_finished(self, event: LoopFinished) -> list[Decision]:
         rank = self._rank_in(event.worker, event.generation)

@@ -338,8 +338,8 @@ class Rank:
 
     def digest(self) -> str:
         digest, buffers = self.protected.digests()
-        shape = {"buffers": buffers, "sharded": self.protected.sharded}
-        self._emit("state_digest", step=self.boundary, digest=digest, **shape)
+        sharded = self.protected.sharded
+        self._emit("state_digest", step=self.boundary, digest=digest, buffers=buffers, sharded=sharded)
         return digest
 
     def report_failure(self, error: BaseException) -> None:
