@@ -14,7 +14,7 @@ def keeps_others_waiting(
 
     `seen[worker]` is its watermark and the time (s) at which that last changed. Nobody is blamed while anybody
     moves: a slow rank still enters collectives, a hung one does not. Those that have `finished` their last step wait
-    for the others too, in no collective.
+    too, in no collective: for whoever does not wait in one either.
     """
     if not seen or any(now - changed_at <= limit_s for _, changed_at in seen.values()):
         return []
@@ -24,4 +24,5 @@ def keeps_others_waiting(
     if behind and all(p.completed < furthest for p in waiting):
         least = min(behind.values())
         return [worker for worker, entered in behind.items() if entered == least]
-    return [worker for worker in seen if worker not in finished] if finished else []
+    at_work = [worker for worker, (p, _) in seen.items() if p.completed == p.entered and worker not in finished]
+    return at_work if finished else []

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from phoenix_core.coordinator import Coordinator, input_of
 from phoenix_core.membership import Membership
-from phoenix_core.protocol import Decision, End, Input, NodeLost, Record, Resume, StopRequested, Tick
+from phoenix_core.protocol import (
+    Decision,
+    End,
+    Input,
+    NodeLost,
+    Progressed,
+    Quiesced,
+    Record,
+    Resume,
+    StopRequested,
+    Tick,
+)
 from phoenix_core.roster import Job
 from phoenix_core.world import World
 from tests.simulation.engine import Clock, Link
 from tests.simulation.faults import Fault, Plan
 from tests.simulation.groups import Group
 from tests.simulation.invariants import Checks
+from tests.simulation.process import Process
 from tests.simulation.truth import undisturbed
 from tests.simulation.worker import Worker
 
@@ -24,6 +36,7 @@ IDLE_TICK_S: Final = 2.0
 WORK_S: Final = {
     "start": (0.2, 1.0), "build": (0.02, 0.3), "forward": (0.01, 0.03), "backward": (0.005, 0.02),
     "optimizer": (0.003, 0.02), "put_back": (0.002, 0.01), "epilogue": (0.01, 0.1), "exit": (0.005, 0.05),
+
 }  # fmt: skip
 """How long the parts of a worker's own work take: least and most, in seconds."""
 
@@ -45,6 +58,12 @@ class SimulatedCoordinator(Coordinator):
             return
         before = self.membership.generation
         decisions = self.membership.handle(event, self.cluster.clock.now)
+        if self.cluster.log is not None and (decisions or not isinstance(event, Tick | Progressed)):
+            self.cluster.log(f"{self.cluster.clock.now:8.3f} {self.membership.phase:10} {event}")
+            for decision in decisions:
+                self.cluster.log(f"{'':22}-> {decision}")
+        if isinstance(event, Quiesced):
+            self.cluster.checks.heard(event)
         if decisions:
             self.cluster.checks.decided(event, decisions, before)
         self._apply(decisions)
@@ -60,6 +79,8 @@ class SimulatedCoordinator(Coordinator):
             elif not isinstance(decision, Record):
                 super()._apply([decision])
                 if isinstance(decision, Resume):
+                    if not self.cluster.checks.resumed_generation:
+                        self.cluster.training_began()
                     self.cluster.checks.resumed(decision)
 
     def _to_node(self, node: str, message: dict[str, Any]) -> None:
@@ -78,8 +99,8 @@ class Node:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name = cluster, name
-        self.up = Link(cluster.clock, cluster.rng, cluster.delay_s)
-        self.down = Link(cluster.clock, cluster.rng, cluster.delay_s)
+        up, down = (cluster.delay_s * cluster.rng.choice((1.0, 1.0, 1.0, 8.0)) for _ in range(2))
+        self.up, self.down = Link(cluster.clock, cluster.rng, up), Link(cluster.clock, cluster.rng, down)
         self.alive = self.connected = True
         self._suspected: set[str] = set()
 
@@ -91,6 +112,7 @@ class Node:
             case "spawn":
                 name = message["worker"]
                 workers[name] = Worker(self.cluster, name, self.name)
+                workers[name].start()
             case "kill":
                 worker = workers.get(message["worker"])
                 if worker is not None and worker.alive:
@@ -126,7 +148,8 @@ class Node:
         self.down.cut()
         clock, rng = self.cluster.clock, self.cluster.rng
         lost = NodeLost(node=self.name, detail="the agent's connection closed")
-        clock.after(rng.random() * rng.choice((0.01, 2.0)), self.cluster.coordinator.tell, lost)
+        # Sooner than a hang would be suspected: nothing renews a lease of a node that vanishes without a word.
+        clock.after(rng.random() * rng.choice((0.01, 0.5)), self.cluster.coordinator.tell, lost)
         clock.after(seen_after_s, self.end)
 
     def end(self) -> None:
@@ -143,8 +166,9 @@ class Cluster:
 
     heartbeat_s = 0.1
 
-    def __init__(self, plan: Plan, seed: int) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, seed: int, log: Callable[[str], None] | None = None) -> None:
+        """`log` is told the story of the job, as the coordinator sees it."""
+        self.plan, self.log = plan, log
         self.rng = random.Random(seed ^ 0x5EED)
         self.clock = Clock()
         self.job = plan.job
@@ -152,7 +176,6 @@ class Cluster:
         self.deaf_hangs = plan.deaf_hangs
         self.truth = undisturbed(len(self.job.rank_nodes), self.steps)
         self.workers: dict[str, Worker] = {}
-        self.replicators: list[Any] = []
         self.checks = Checks(self)
         self.coordinator = SimulatedCoordinator(self, self.job)
         names = dict.fromkeys((*self.job.rank_nodes, *self.job.spare_nodes))
@@ -166,9 +189,7 @@ class Cluster:
     def run(self) -> End:
         """The end of the job. Raises Violation where an invariant does not hold."""
         self.coordinator.begin()
-        for fault in self.plan.faults:
-            if not fault.point:
-                self.clock.after(fault.at, self.strike, fault, None)
+        self._arm(early=True)
         self.clock.after(TICK_S, self._tick)
         clock, coordinator = self.clock, self.coordinator
         while coordinator.ended is None and not self.checks.nobody_can_tell:
@@ -176,6 +197,14 @@ class Cluster:
         if coordinator.ended is None:
             return End(outcome="hung", reason="every rank hangs in its script at once: no other one waits")
         return coordinator.ended
+
+    def _arm(self, *, early: bool) -> None:
+        for fault in self.plan.faults:
+            if not fault.point and fault.early == early:
+                self.clock.after(fault.at, self.strike, fault, None)
+
+    def training_began(self) -> None:
+        self._arm(early=False)
 
     def _tick(self) -> None:
         self.coordinator.tell(Tick())
@@ -199,32 +228,34 @@ class Cluster:
         least, most = WORK_S[kind]
         return least + (most - least) * self.rng.random()
 
-    def from_worker(self, worker: Worker, message: dict[str, Any]) -> None:
+    def from_worker(self, worker: Process, message: dict[str, Any]) -> None:
         self.nodes[worker.node].send({**message, "worker": worker.name})
 
     def process_ended(self, worker: Worker, code: int) -> None:
         """It ended by itself: `leaving` has been said, so its tripwire is no alarm."""
+        self.checks.the_healthy_never_fail(worker, code)
         self.nodes[worker.node].process_died(worker, code)
 
-    def script_raises(self, where: str, rank: int, boundary: int) -> bool:
+    def script_raises(self, where: str, worker: Worker) -> bool:
+        rank, boundary = worker.rank, worker.boundary
         for mistake in self.plan.mistakes:
             if mistake.rank == rank and mistake.where == where and mistake.boundary in (boundary, -1):
                 if mistake.times <= self._raised:
                     return False
                 self._raised += 1
-                self.checks.fault_struck("script", self.clock.now)
+                self.struck("script", where, [worker.name])
                 return True
         return False
 
     # ---------------------------------------------------------------- faults
 
-    def reached(self, point: str, worker: Worker) -> None:
+    def reached(self, point: str, name: str) -> None:
         for fault in self.traps:
-            if fault.point == point:
+            if fault.point == point and (fault.early or self.checks.resumed_generation):
                 fault.seen += 1
                 if fault.seen == fault.nth:
                     self.traps = [other for other in self.traps if other is not fault]
-                    self.strike(fault, worker)
+                    self.strike(fault, self.workers[name])
                     return
 
     def strike(self, fault: Fault, at: Worker | None) -> None:
@@ -234,7 +265,9 @@ class Cluster:
             return
         hit = [w.name for w in self.workers.values() if victim is not None and w.node == victim.node]
         of_node = fault.kind in ("agent", "partition")
-        self.checks.fault_struck(fault.kind, self.clock.now, hit if of_node or victim is None else [victim.name])
+        unnoticed = fault.kind == "hang" or (fault.kind == "silent" and victim is not None and not victim.parked)
+        self.checks.hangs += unnoticed
+        self.struck(fault.kind, fault.point, hit if of_node or victim is None else [victim.name])
         if fault.kind == "stop_job":
             self.coordinator.tell(StopRequested(reason="SIGTERM received"))
             return
@@ -249,6 +282,9 @@ class Cluster:
                 victim.frozen = True
                 detection = self.job.detection
                 limit = detection.stopped_s if fault.kind == "stop" else detection.silent_s
+                # A worker that has not parked may be importing: its silence means nothing to its agent.
+                if fault.kind == "silent" and not victim.parked:
+                    return
                 self.clock.after(limit + self.rng.random() * 0.05, node.suspect, victim, fault.kind, "does not run")
             case "pause":
                 victim.frozen = True
@@ -258,10 +294,20 @@ class Cluster:
                 node.end()
             case "partition":
                 node.cut_off(self.rng.random() * self.rng.choice((0.01, 3.0)))
-            case "peer_link":
-                for replicator in self.replicators[-len(self.job.rank_nodes) :]:
-                    if replicator.owner is victim:
-                        replicator.cut()
+            case "peer_link" | "cut_then_kill":
+                if victim.gate.replicator is not None:
+                    victim.gate.replicator.break_connection()
+                if fault.kind == "cut_then_kill":
+                    self.clock.after(0.01 + self.rng.random() * 0.05, self._kill, victim)
+
+    def struck(self, kind: str, point: str, workers: Sequence[str]) -> None:
+        self.checks.fault_struck(kind, point, workers)
+        if self.log is not None:
+            self.log(f"{self.clock.now:8.3f} *** {kind} {point} {' '.join(workers)}")
+
+    def _kill(self, worker: Worker) -> None:
+        if worker.alive:
+            self.nodes[worker.node].process_died(worker, -9)
 
     @staticmethod
     def _thaw(worker: Worker) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+LATEST_S = 0.4
+"""No message is later: hangs are told from slow links by time alone, so the limit of a hang must be longer."""
+
 Action = Callable[..., None]
 
 
@@ -46,7 +49,8 @@ class Link:
         now = self._clock.now
         # Now and then a message is late by far: a retransmission, or a receiver that was not scheduled.
         slow = 20.0 if self._rng.random() < 0.02 else 1.0
-        self._last = max(self._last, now + self._rng.random() * self._delay_s * slow)
+        delay = min(self._rng.random() * self._delay_s * slow, LATEST_S)
+        self._last = max(self._last, now + delay)
         self._clock.after(self._last - now, self._arrive, action, args)
 
     def _arrive(self, action: Action, args: tuple[Any, ...]) -> None:

@@ -9,14 +9,17 @@ from typing import Final
 from phoenix_core.roster import Job
 from phoenix_core.settings import Detection
 
-DETECTION: Final = Detection(silent_s=1.0, hang_floor_s=1.0, first_step_s=30.0)
+DETECTION: Final = Detection(silent_s=1.0, hang_floor_s=2.0, first_step_s=30.0)
+"""A process that is silent altogether is found before a hang is suspected: who waits for its word as a holder is
+behind in the collectives, and would be blamed in its place.
+"""
 
 POINTS: Final = (
     "start", "parked", "build", "forward", "backward", "gradient_sync", "optimizer", "commit", "quiesce", "offered",
     "planned", "fetched", "restored", "resumed", "finished", "epilogue",
 )  # fmt: skip
 """Places in a worker's side of the protocol; see Worker._point."""
-IN_A_RECOVERY: Final = ("build", "quiesce", "offered", "planned", "fetched", "restored", "resumed")
+IN_A_RECOVERY: Final = ("start", "build", "quiesce", "offered", "planned", "fetched", "restored", "resumed")
 
 KINDS: Final = ("kill",) * 8 + (
     "hang", "hang", "stop", "stop", "silent", "pause", "pause", "agent", "agent", "partition", "partition", "peer_link",
@@ -25,13 +28,17 @@ KINDS: Final = ("kill",) * 8 + (
 
 @dataclass
 class Fault:
-    """`point` empty: at a time; else at the `nth` time that any worker comes to that point."""
+    """Where `point` is empty: `at` so many seconds; else at the `nth` time that any worker comes to that point.
+
+    Both count from the instant at which training began, or, where it is `early`, from the job's start.
+    """
 
     kind: str
     victim: str
     at: float = 0.0
     point: str = ""
     nth: int = 1
+    early: bool = False
     seen: int = 0
 
 
@@ -52,6 +59,8 @@ class Plan:
     buckets: int
     delay_s: float
     deaf_hangs: bool
+    sharded: bool
+    copy_s: float
     faults: list[Fault] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
 
@@ -76,30 +85,65 @@ def plan_of(seed: int) -> Plan:
         buckets=rng.choice((1, 2, 2)),
         delay_s=rng.choice((0.0005, 0.003, 0.02)),
         deaf_hangs=rng.random() < 0.6,
+        sharded=rng.random() < 0.3,
+        copy_s=rng.choice((0.01, 0.06, 0.2)),
     )
     _add_faults(plan, rng)
     return plan
 
 
 def _add_faults(plan: Plan, rng: random.Random) -> None:
-    together = 1.1 + rng.random()
-    for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4))):
+    together = rng.random() * 0.3
+    count = rng.choice((0, 1, 1, 2, 2, 3, 4))
+    if count > 1:
+        # Most of the others strike in the recovery that this one begins.
+        plan.faults.append(Fault("kill", "rank", at=rng.random() * 0.3))
+    for _ in range(count - len(plan.faults)):
         kind = rng.choice(KINDS)
         victim = rng.choice(("rank", "rank", "rank", "spare", "any"))
+        early = rng.random() < 0.1
         roll = rng.random()
         if roll < 0.3:
-            early = rng.random() < 0.15
-            plan.faults.append(Fault(kind, victim, at=rng.random() if early else 1.1 + rng.random()))
-        elif roll < 0.45:
+            plan.faults.append(Fault(kind, victim, at=rng.random() * (1.3 if early else 0.4), early=early))
+        elif roll < 0.5:
             plan.faults.append(Fault(kind, victim, at=together + rng.random() * rng.choice((0.0, 0.02))))
         else:
             point = rng.choice(IN_A_RECOVERY if roll > 0.7 else POINTS)
+            if point in ("start", "build") and rng.random() < 0.4:
+                kind = "hang"
             who = rng.choice(("self", "self", victim))
-            plan.faults.append(Fault(kind, who, point=point, nth=rng.randint(1, 2 * len(plan.job.rank_nodes))))
+            nth = rng.randint(1, len(plan.job.rank_nodes) + 2)
+            plan.faults.append(Fault(kind, who, point=point, nth=nth, early=early))
+    if rng.random() < 0.1:
+        plan.faults += rng.choice((_failure_while_another_builds, _death_before_safety, _hang_at_the_end))(plan, rng)
     if rng.random() < 0.1:
         rank = rng.randrange(len(plan.job.rank_nodes))
         where = rng.choice(("build", "forward", "forward", "forward"))
         boundary = -1 if where == "build" else rng.randrange(plan.steps)
         plan.mistakes.append(Mistake(rank, where, boundary, rng.choice((1, 1, 2, 99))))
     if rng.random() < 0.02:
-        plan.faults.append(Fault("stop_job", "any", at=rng.random() * 2.0))
+        plan.faults.append(Fault("stop_job", "any", at=rng.random() * 0.5))
+
+
+# ------------------------------------------------------------------ rare by chance, so they are planned
+
+
+def _failure_while_another_builds(_: Plan, rng: random.Random) -> list[Fault]:
+    """A replacement's script hangs while it builds its model, and another rank fails in that recovery."""
+    return [
+        Fault("kill", "rank", at=rng.random() * 0.3),
+        Fault("hang", "self", point="build"),
+        Fault("kill", "rank", point=rng.choice(("offered", "planned", "restored"))),
+    ]
+
+
+def _death_before_safety(plan: Plan, rng: random.Random) -> list[Fault]:
+    """A rank dies while what it keeps of its state has not come to its holder."""
+    point = rng.choice(("forward", "backward", "gradient_sync"))
+    return [Fault("cut_then_kill", "self", point=point, nth=rng.randint(1, 2 * len(plan.job.rank_nodes)))]
+
+
+def _hang_at_the_end(plan: Plan, rng: random.Random) -> list[Fault]:
+    """A rank hangs in its last step, when others may be through."""
+    last = len(plan.job.rank_nodes) * plan.steps - rng.randrange(len(plan.job.rank_nodes))
+    return [Fault("hang", "self", point=rng.choice(("optimizer", "commit")), nth=last)]

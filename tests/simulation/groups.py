@@ -35,6 +35,7 @@ class Group:
         self._forming: dict[int, tuple[Worker, Formation]] = {}
         self._entered: list[dict[int, int]] = []
         self.results: dict[int, int] = {}
+        self.full_at: dict[int, float] = {}
         self.members: dict[int, Worker] = {}
 
     # ---------------------------------------------------------------- forming
@@ -68,7 +69,7 @@ class Group:
         entered = self._entered[index]
         entered[rank] = value
         if len(entered) == self.size:
-            self.results[index] = sum(entered.values())
+            self.results[index], self.full_at[index] = sum(entered.values()), self._cluster.clock.now
             clock, rng = self._cluster.clock, self._cluster.rng
             # Mostly together; sometimes one rank is through long before another.
             spread = 0.2 if rng.random() < 0.15 else 0.005

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from phoenix_core.membership import RECOVERY_LIMIT_S
-from phoenix_core.placement import RestorePlan
 from phoenix_core.protocol import (
     Announce,
     Decision,
@@ -20,6 +19,7 @@ from phoenix_core.protocol import (
     Input,
     Kill,
     NodeLost,
+    Quiesced,
     Record,
     Release,
     Resume,
@@ -54,6 +54,13 @@ def require(holds: bool, rule: str, what: str) -> None:
         raise Violation(rule, what)
 
 
+class Had(NamedTuple):
+    """The state that one worker has: the boundary of its tensors, and small states as (rank, boundary)."""
+
+    whole: int | None
+    small: set[tuple[int, int]]
+
+
 class Checks:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -64,16 +71,18 @@ class Checks:
         self.fenced: dict[str, float] = {}
         self.failures: list[tuple[str, int | None]] = []
         self.in_a_row: Counter[int] = Counter()
-        self.losses: set[str] = set()
+        self.losses: set[tuple[str, int]] = set()
         self.spread = len(set(cluster.job.rank_nodes)) > 1
         self.lost_nodes: set[str] = set()
         self.released = self.stop_asked = False
         self.nobody_can_tell = False
         self.struck: set[str] = set()
         self.has_resumed: set[str] = set()
-        self.last_fault, self.faults, self.hangs = 0.0, 0, 0
+        self.last_fault, self.hangs = 0.0, 0
+        self.faults: list[str] = []
         self.recovering_since: float | None = None
-        self.plan: RestorePlan | None = None
+        self.on_the_way: dict[tuple[str, int], list[Had]] = {}
+        self.has: dict[tuple[str, int], Had] = {}
 
     # ---------------------------------------------------------------- decisions of the coordinator
 
@@ -94,7 +103,6 @@ class Checks:
                     self.spread = len({members[name].node for name in decision.world.ranks}) > 1
                 case SendPlan():
                     self.a_restore_uses_the_greatest_complete_step(decision)
-                    self.plan = decision.plan
                 case Spawn():
                     self.nothing_starts_on_a_lost_node(decision)
                 case Release():
@@ -112,10 +120,11 @@ class Checks:
         if rank is not None:
             self.in_a_row[rank] += 1
             self.a_crash_loop_is_given_up(rank)
-        self.losses.add(str(record.fields["node"]) if self.spread else worker)
+        self.losses.add((str(record.fields["node"]) if self.spread else worker, self.generation))
 
     def a_crash_loop_is_given_up(self, rank: int) -> None:
-        most = self.cluster.job.max_restarts + 1
+        # Where steps are executed again the coordinator may not have heard of the first time: it forgives once more.
+        most = (self.cluster.job.max_restarts + 1) * (2 if self.cluster.plan.sharded else 1)
         rule = "a crash loop is given up"
         require(self.in_a_row[rank] <= most, rule, f"rank {rank} failed {self.in_a_row[rank]} times in a row")
 
@@ -151,19 +160,33 @@ class Checks:
         best = self.best_boundary()
         boundary = sent.plan.boundary
         require(boundary == best, "a restore uses the greatest complete step", f"{boundary} instead of {best}")
-        safe = boundary >= self.committed_by_all
+        # Without live twins the last boundary counts once its snapshots are safe, before the next optimizer.
+        safe = boundary >= self.committed_by_all - self.cluster.plan.sharded
         require(safe, "a committed step is never lost", f"back to {boundary} from {self.committed_by_all}")
 
     def best_boundary(self) -> int | None:
         """The greatest boundary that can be put together from what the workers of the world really have."""
-        workers = [worker for worker in self.cluster.world_workers() if worker is not None]
-        held = [worker.held.boundaries() for worker in workers]
-        own = {worker.rank: worker.own.boundaries().get(worker.rank, ()) for worker in workers if worker.rank >= 0}
-        for boundary in sorted({w.whole for w in workers if w.whole is not None}, reverse=True):
-            ranks = range(len(self.cluster.job.rank_nodes))
-            if all(boundary in own.get(r, ()) or any(boundary in kept.get(r, ()) for kept in held) for r in ranks):
-                return boundary
-        return None
+        names = self.cluster.coordinator.membership.ranks
+        there = {rank: self.has[w, self.generation] for rank, w in enumerate(names) if (w, self.generation) in self.has}
+        lives = {had.whole for had in there.values() if had.whole is not None}
+        kept = {boundary for had in there.values() for _, boundary in had.small} if self.cluster.plan.sharded else set()
+
+        def possible(rank: int, boundary: int) -> bool:
+            at_rest = self.cluster.plan.sharded and rank in there and there[rank].whole == boundary
+            return at_rest or any((rank, boundary) in had.small for had in there.values())
+
+        best = (b for b in sorted(lives | kept, reverse=True) if all(possible(rank, b) for rank in range(len(names))))
+        return next(best, None)
+
+    def offered(self, worker: Worker, generation: int) -> None:
+        """What a worker really had when it made its offer, which is on its way now."""
+        small = {(rank, b) for rank, kept in worker.held.boundaries().items() for b in kept}
+        small |= {(rank, b) for rank, kept in worker.gate.own.boundaries().items() for b in kept}
+        self.on_the_way.setdefault((worker.name, generation), []).append(Had(worker.whole, small))
+
+    def heard(self, event: Quiesced) -> None:
+        key = (event.worker, event.generation)
+        self.has[key] = self.on_the_way[key].pop(0)
 
     def all_leave_together(self) -> None:
         workers = self.cluster.world_workers()
@@ -176,6 +199,7 @@ class Checks:
             there = worker is not None and worker.whole == resume.boundary and worker.generation == resume.generation
             require(there, "all ranks resume at the same boundary", f"rank {rank} does not, at {resume}")
         self.has_resumed.update(self.cluster.coordinator.membership.ranks)
+        self.reached = dict.fromkeys(range(len(self.cluster.job.rank_nodes)), resume.boundary)
         self.resumed_generation, self.resumed_at = resume.generation, self.cluster.clock.now
         self.recovery_ends_within_its_bound()
         self.recovering_since = None
@@ -190,13 +214,18 @@ class Checks:
         self.no_stale_worker_commits(worker, step)
         self.state_is_the_undisturbed_runs(worker, step + 1)
         self.reached[worker.rank] = step + 1
-        if len(self.reached) == worker.size and min(self.reached.values()) > self.committed_by_all:
+        if min(self.reached.values()) > self.committed_by_all:
             self.committed_by_all = min(self.reached.values())
             self.in_a_row.clear()
 
+    def the_healthy_never_fail(self, worker: Worker, code: int) -> None:
+        """The protocol itself never makes a process end in error that nothing befell."""
+        fine = code == 0 or worker.name in self.struck
+        require(fine, "the healthy never fail", f"{worker.name} ended with {code}")
+
     def no_stale_worker_commits(self, worker: Worker, step: int) -> None:
         """What a worker of an old generation still commits, all ranks had exchanged before the new one resumed."""
-        stale = worker.generation < self.resumed_generation and worker.last_ended_at > self.resumed_at
+        stale = worker.generation < self.resumed_generation and worker.exchanged_at > self.resumed_at
         require(not stale, "no stale worker commits", f"{worker.name} step {step} in generation {worker.generation}")
 
     def state_is_the_undisturbed_runs(self, worker: Worker, boundary: int) -> None:
@@ -207,11 +236,10 @@ class Checks:
 
     # ---------------------------------------------------------------- faults and time
 
-    def fault_struck(self, kind: str, now: float, workers: Sequence[str] = ()) -> None:
-        self.last_fault = now
-        self.faults += 1
+    def fault_struck(self, kind: str, point: str, workers: Sequence[str] = ()) -> None:
+        self.last_fault = self.cluster.clock.now
+        self.faults.append(f"{kind} at {point}" if point else kind)
         self.struck.update(workers)
-        self.hangs += kind in ("hang", "peer_link")
         self.stop_asked |= kind == "stop_job"
 
     def on_tick(self) -> None:
@@ -231,8 +259,12 @@ class Checks:
         bound = RUN_BOUND_S + RECOVERY_BOUND_S + self.hangs * HANG_BOUND_S
         phase = self.cluster.coordinator.membership.phase
         if quiet > bound and phase is Phase.RUNNING:
-            self.nobody_can_tell = all(worker and worker.stuck for worker in self.cluster.world_workers())
-        require(quiet <= bound or self.nobody_can_tell, "a job never hangs", f"still {phase} {quiet:.0f} s after the last fault")
+            self.nobody_can_tell = all(w and w.stuck for w in self.cluster.world_workers())
+        require(
+            quiet <= bound or self.nobody_can_tell,
+            "a job never hangs",
+            f"still {phase} {quiet:.0f} s after the last fault",
+        )
 
     def a_fenced_worker_never_acts(self) -> None:
         for name, since in self.fenced.items():
@@ -280,7 +312,7 @@ class Checks:
             require(False, "a failed job names its reason", reason)
 
     def one_loss_is_survived(self, reason: str) -> None:
-        """Since the last resumption one node (or, where all share one, one worker) was lost: copies must be left."""
+        """Since the last resumption one node (or, where all share one, one worker) was lost, at one instant."""
         survivable = len(self.losses) > 1 or len(self.cluster.job.rank_nodes) == 1
         require(survivable, "one loss is survived", f"only {self.losses} was lost: {reason}")
 

@@ -1,8 +1,8 @@
-"""Planted bugs, one per rule of the protocol: each takes one rule out of the production code, or of the simulated worker."""
+"""Planted bugs, one per rule of the protocol: each takes one out of the production code or the simulated worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,14 +10,15 @@ from unittest.mock import patch
 
 import phoenix_core.membership
 import phoenix_core.placement
-import phoenix_core.transport
-import tests.simulation.worker
+import tests.simulation.gates
 from phoenix_core.coordinator import Coordinator
 from phoenix_core.detection import keeps_others_waiting
 from phoenix_core.membership import Membership
 from phoenix_core.placement import Offer, plan_restore
 from phoenix_core.protocol import End, Kill, NodeLost, Release, SendPlan
 from phoenix_core.roster import Phase, State
+from phoenix_core.transport import SmallStates
+from tests.simulation.gates import Gate, ShardGate
 from tests.simulation.worker import Worker
 
 
@@ -159,28 +160,24 @@ def _resume_early(restored: Code, self: Membership, event: Any, now: float) -> A
 # ------------------------------------------------------------------ copies
 
 
-@plant("the holder is on another node", tests.simulation.worker, "holder_of")
+@plant("the holder is on another node", tests.simulation.gates, "holder_of")
 def _holder_on_same_node(holder: Code, rank: int, nodes: Any) -> Any:
     """The holder is on the rank's own node where that is possible."""
     here = [other for other, node in enumerate(nodes) if node == nodes[rank] and other != rank]
     return here[0] if here else holder(rank, nodes)
 
 
-MUTATIONS.append(
-    Mutation(
-        "small states of two neighbouring boundaries are kept",
-        "Only the newest small state is kept",
-        phoenix_core.transport,
-        "KEPT_BOUNDARIES",
-        1,
-    )
-)
+@plant("small states of neighbouring boundaries are kept", SmallStates, "put")
+def _keep_newest(put: Code, self: SmallStates, owner: int, *rest: Any) -> Any:
+    """Only the newest small state of an owner is kept."""
+    self._kept.pop(owner, None)
+    return put(self, owner, *rest)
 
 
-@plant("small states are safe before anybody changes parameters", Worker, "wait_safe")
-def _never_wait(wait: Code, self: Worker, boundary: int) -> Iterator[float]:
+@plant("small states are safe before anybody changes parameters", Gate, "wait_safe")
+def _never_wait(wait: Code, self: Gate, boundary: int) -> Iterator[float]:
     """Within a step the holder's word is not waited for."""
-    if self.interruptible:
+    if self.worker.interruptible:
         yield from ()
     else:
         yield from wait(self, boundary)
@@ -190,21 +187,27 @@ def _never_wait(wait: Code, self: Worker, boundary: int) -> Iterator[float]:
 def _shield_late(shield: Code, self: Worker) -> Iterator[float]:
     """Between the mark that the state changes and the change itself a signal still interrupts."""
     self.live = None
-    yield 0.0002
+    yield 0.01
     yield from shield(self)
 
 
-@plant("tensors are served only at rest in the asked generation", Worker, "serve_live")
-def _serve_anything(_: Code, self: Worker, wanted: tuple[int, int]) -> Any:
-    """Tensors are served whatever boundary is asked for."""
-    return self.tensors
-
-
-@plant("survivors take their own small state back", Worker, "_fetch")
-def _keep_drawn(fetch: Code, self: Worker, call: Any, plan: Any) -> Iterator[float]:
+@plant("survivors take their own small state back", Gate, "fetch")
+def _keep_drawn(fetch: Code, self: Gate, call: Any, plan: Any) -> Generator[float, None, int]:
     """A survivor goes on with the random state of the broken step."""
     small = yield from fetch(self, call, plan)
-    return small if plan.tensors is not None else self.small
+    return int(small) if plan.tensors is not None else self.worker.small
+
+
+@plant("a copy is finished before its tensors are overwritten", ShardGate, "settle")
+def _overwrite(_: Code, self: ShardGate) -> Iterator[float]:
+    """A rank is taken back while the thread that copies its tensors still reads them."""
+    yield from ()
+
+
+@plant("parameters change only once their copy is finished", ShardGate, "copied")
+def _change_at_once(_: Code, self: ShardGate) -> Iterator[float]:
+    """The optimizer does not wait for the copy of the tensors that it changes."""
+    yield from ()
 
 
 # ------------------------------------------------------------------ workers come and go

@@ -1,32 +1,28 @@
-"""One worker process: the rank's side of the protocol, as phoenix_core's recovery, gate and training do it.
+"""One worker: the rank's side of the protocol, as phoenix_core's recovery, exchange, gate and training do it.
 
-The training thread is a generator; what it yields is either seconds of its own work or `WAIT`, for something that
-another party does. The control thread, the replicator and the server for peers act while it waits. Inbox and
-SmallStates are the production classes; the rest cannot be, since it holds tensors and real sockets.
+Inbox and SmallStates are the production classes; the rest cannot be, since it holds tensors and real sockets.
+Where production has a thread of its own, here is a method that the network calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, SnapshotUnavailable
-from phoenix_core.inbox import Call, Inbox, Plan
-from phoenix_core.placement import Offer, holder_of
+from phoenix_core.inbox import Call
+from phoenix_core.placement import Offer
 from phoenix_core.transport import SmallStates
+from tests.simulation.gates import Gate, ShardGate
 from tests.simulation.groups import Formation, Group
-from tests.simulation.peers import Replicator, ask
+from tests.simulation.peers import Answer
+from tests.simulation.process import WAIT, Process, Thread
 from tests.simulation.truth import gradient, small_after, tensors_after
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-T = TypeVar("T")
-WAIT: Final = -1.0
 ANNOUNCEMENT_LIMIT_S: Final = 60.0
 """As in phoenix_core.training, which imports torch."""
-
-Thread = Generator[float, None, T]
 
 
 class Interrupted(BaseException):
@@ -41,121 +37,37 @@ class ScriptError(Exception):
     """The training script raised."""
 
 
-class Died(BaseException):
-    """The process was ended at the very point where its training thread is."""
-
-
 HEALED = (Interrupted, Broken, GenerationSuperseded, PeerLost)
 
 
-class Worker:
+class Worker(Process):
     def __init__(self, cluster: Cluster, name: str, node: str) -> None:
-        self.cluster, self.name, self.node = cluster, name, node
-        self.inbox = Inbox()
-        self.held, self.own = SmallStates(), SmallStates()
-        self.rank, self.size, self.generation = -1, 0, 0
-        self.boundary = 0
+        super().__init__(cluster, name, node)
+        self.held = SmallStates()
+        self.gate = ShardGate(self) if cluster.plan.sharded else Gate(self)
+        self.rank, self.size = -1, 0
         self.live: int | None = None
         self.tensors, self.small = 0, 0
         self.whole: int | None = None
         """The boundary of which `tensors` is the whole state, whatever `live` says; for the invariants."""
-        self.alive, self.frozen, self.stuck, self.leaving = True, False, False, False
-        self.in_loop = self.interruptible = self.hang_next = False
-        self.phase, self.entered, self.completed = "", 0, 0
-        self.last_ended_at = 0.0
+        self.parked = self.in_loop = self.interruptible = False
+        self.exchanged_at = 0.0
+        """When the last rank entered the collective that ended last here."""
+        self.fetching: Answer[Any] | None = None
         self._call: Call | None = None
         self._early: Formation | None = None
         self._early_generation = 0
         self._serving: tuple[int, int] | None = None
         self._group: Group | None = None
         self._broken, self._announced, self._hub_generation, self._local = False, 0, 0, False
-        self._replicator: Replicator | None = None
         self._ended_early: set[int] = set()
-        self.clients: list[Callable[[], None]] = []
-        self._beating = False
-        self._waiting = False
-        self._turn = 0
-        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._thread = self._process()
-        self._advance()
-
-    # ---------------------------------------------------------------- how threads run
-
-    def _advance(self, error: BaseException | None = None) -> None:
-        self._waiting = False
-        self._turn += 1
-        try:
-            wish = self._thread.throw(error) if error is not None else next(self._thread)
-        except (StopIteration, Died):
-            return
-        self._beat()
-        if wish == WAIT:
-            self._waiting = True
-        elif self.hang_next and wish > 0 and not self.inbox.released:
-            self.hang_next, self.stuck = False, True
-        else:
-            self.cluster.clock.after(wish, self.run, self._worked, self._turn)
-
-    def _worked(self, turn: int) -> None:
-        if turn == self._turn:
-            self._advance()
-
-    def run(self, action: Callable[..., None], *args: Any) -> None:
-        """Something happens inside this process: at once, when it is thawed again, or never."""
-        if not self.alive:
-            return
-        if self.frozen:
-            self._backlog.append((action, args))
-        else:
-            action(*args)
-
-    def poke(self) -> None:
-        """What the training thread waits for may have come."""
-        if self._waiting and self.alive:
-            if self.frozen:
-                self._backlog.append((self.poke, ()))
-            else:
-                self._advance()
-
-    def thaw(self) -> None:
-        self.frozen = False
-        backlog, self._backlog = self._backlog, []
-        for action, args in backlog:
-            self.run(action, *args)
 
     def die(self) -> None:
-        self.alive = False
-        self._turn += 1
-        self._waiting = False
+        super().die()
         if self._group is not None and not self._broken:
             self._group.break_off(self)
-        for told in self.clients:
-            self.cluster.clock.after(self.cluster.rng.random() * 0.005, told)
-
-    def _point(self, name: str) -> None:
-        """A place in the protocol at which a fault may be planned to strike."""
-        self.phase = name
-        if self.cluster.traps:
-            self.cluster.reached(name, self)
-            if not self.alive:
-                raise Died
 
     # ---------------------------------------------------------------- control thread
-
-    def send(self, op: str, **fields: object) -> None:
-        self.cluster.from_worker(self, {"op": op, **fields})
-
-    def _beat(self) -> None:
-        """A heartbeat is planned where there is something new: one that repeats the last changes nothing."""
-        if not self._beating and self.generation:
-            self._beating = True
-            self.cluster.clock.after(self.cluster.rng.random() * self.cluster.heartbeat_s, self.run, self._heartbeat)
-
-    def _heartbeat(self) -> None:
-        self._beating = False
-        if not self.leaving:
-            progress = {"phase": self.phase, "entered": self.entered, "completed": self.completed}
-            self.send("progress", boundary=self.boundary, **progress)
 
     def on_command(self, message: dict[str, Any]) -> None:
         self.inbox.put(message)
@@ -163,6 +75,8 @@ class Worker:
         if message["op"] in ("world", "alert") and 0 < self.generation < newest:
             self._announced = newest
             self._break_group()
+            if self.fetching is not None:
+                self.fetching.finish(PeerLost("a newer generation has made the transfer void"))
             if self.in_loop:
                 self.cluster.clock.after(self.cluster.rng.random() * 0.004, self.run, self._on_signal)
             elif message["op"] == "world":
@@ -180,25 +94,9 @@ class Worker:
             self.stuck = False
             self._advance(Interrupted())
 
-    def wait(self, ready: Callable[[], T | None], generation: int | None, limit_s: float | None = None) -> Thread[T]:
-        """Inbox.wait, in virtual time."""
-        clock = self.cluster.clock
-        deadline = clock.now + limit_s if limit_s is not None else None
-        if limit_s is not None:
-            clock.after(limit_s + 1e-6, self.poke)
-        while True:
-            if generation is not None and self.inbox.newest() > generation:
-                raise GenerationSuperseded(f"{self.inbox.newest()} follows {generation}")
-            value = ready()
-            if value is not None:
-                return value
-            if deadline is not None and clock.now > deadline:
-                raise PeerLost("no word from the coordinator")
-            yield WAIT
-
     # ---------------------------------------------------------------- the process's life
 
-    def _process(self) -> Thread[None]:
+    def main(self) -> Thread[None]:
         code = 0
         try:
             call = yield from self._open()
@@ -220,6 +118,7 @@ class Worker:
         self._point("start")
         yield self.cluster.work_s("start")
         self.send("parked", address=[self.name, 0])
+        self.parked = True
         self._point("parked")
         call = yield from self.wait(lambda: self.inbox.call or (self.inbox.released or None), None)
         return None if call is True else cast("Call", call)
@@ -250,11 +149,13 @@ class Worker:
             yield from self.recover()
             return
         self.live = self.whole = 0
-        self._open_gate(call)
-        self._keep(0)
-        yield from self.wait_safe(0)
+        self.gate.open(call)
+        yield from self.gate.begin_loop()
         self.send("restored", generation=self.generation)
-        yield from self.wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
+        try:
+            yield from self.wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
+        except GenerationSuperseded:
+            yield from self.recover()
 
     def _loop(self) -> Thread[None]:
         """Session.steps."""
@@ -285,6 +186,7 @@ class Worker:
 
     def _step(self) -> Thread[None]:
         cluster, boundary = self.cluster, self.boundary
+        self.gate.begin_step(boundary)
         self.interruptible = True
         self._point("forward")
         yield cluster.work_s("forward")
@@ -292,19 +194,20 @@ class Worker:
         self.small = small_after(self.small, self.rank)
         self._point("backward")
         yield cluster.work_s("backward")
-        self._keep(boundary + 1)
+        self.gate.capture()
         self._point("gradient_sync")
         first = self._enter(gradient(self.tensors, self.small))
         if cluster.buckets > 1:
             yield cluster.work_s("backward")
-            yield from self.wait_safe(boundary + 1)
+            yield from self.gate.wait_safe(self.gate.needed())
             second = self._enter(0)
             reduced = yield from self._end_of(first)
             yield from self._end_of(second)
         else:
             reduced = yield from self._end_of(first)
-            yield from self.wait_safe(boundary + 1)
+            yield from self.gate.wait_safe(self.gate.needed())
             yield from self._end_of(self._enter(0))
+        yield from self.gate.copied()
         yield from self._shield()
         self.whole = None
         self._point("optimizer")
@@ -322,7 +225,7 @@ class Worker:
         yield from ()
 
     def _raise_if_planned(self, where: str) -> None:
-        if self.cluster.script_raises(where, self.rank, self.boundary):
+        if self.cluster.script_raises(where, self):
             raise ScriptError(f"a deliberate mistake in {where}")
 
     def _enter(self, value: int) -> int:
@@ -352,7 +255,7 @@ class Worker:
                 while self.completed in self._ended_early:
                     self._ended_early.discard(self.completed)
                     self.completed += 1
-                self.last_ended_at = self.cluster.clock.now
+                self.exchanged_at = group.full_at[index]
                 self.poke()
             else:
                 self._ended_early.add(index)
@@ -376,24 +279,6 @@ class Worker:
         self.entered = self.completed = 0
         self._ended_early.clear()
 
-    # ---------------------------------------------------------------- small states
-
-    def _open_gate(self, call: Call) -> None:
-        holder = holder_of(self.rank, call.nodes)
-        self._replicator = Replicator(self, None if holder is None else str(call.peers[holder][0]))
-
-    def _keep(self, boundary: int) -> None:
-        assert self._replicator is not None
-        payload = b"%d" % self.small
-        self.own.put(self.rank, boundary, payload)
-        self._replicator.send(boundary, payload)
-
-    def wait_safe(self, boundary: int) -> Thread[None]:
-        replicator = self._replicator
-        assert replicator is not None
-        if replicator.acked < boundary:
-            yield from self.wait(lambda: replicator.acked >= boundary or None, self.generation)
-
     # ---------------------------------------------------------------- recovery
 
     def recover(self) -> Thread[None]:
@@ -412,8 +297,10 @@ class Worker:
                     self._quiesce(call.generation)
                 yield from self._recover_once(call)
                 return
-            except (GenerationSuperseded, PeerLost, SnapshotUnavailable):
+            except GenerationSuperseded:
                 continue
+            except (PeerLost, SnapshotUnavailable) as error:
+                self.send("script_failed", error=str(error))
 
     def _call_after(self, generation: int) -> Call | None:
         return self.inbox.call if self.inbox.call is not None and self.inbox.call.generation > generation else None
@@ -440,7 +327,9 @@ class Worker:
         self._point("quiesce")
 
     def _send_offer(self, generation: int) -> None:
-        offer = Offer(live=self.live, own=self.own.boundaries().get(self.rank, ()), held=self.held.boundaries())
+        self.cluster.checks.offered(self, generation)
+        own, held = self.gate.own.boundaries().get(self.rank, ()), self.held.boundaries()
+        offer = Offer(live=self.live, own=own, whole=self.gate.whole and self.in_loop, held=held)
         self.send("quiesced", generation=generation, offer=offer.to_json())
 
     def _recover_once(self, call: Call) -> Thread[None]:
@@ -452,7 +341,7 @@ class Worker:
         formation = early if early is not None and self._early_generation == generation else group.form(self.rank, self)
         plan = yield from self.wait(lambda: self.inbox.plans.get(generation), generation)
         self._point("planned")
-        small = yield from self._fetch(call, plan)
+        small = yield from self.gate.fetch(call, plan)
         self._point("fetched")
         yield from self._formed(formation)
         self._install(group)
@@ -460,9 +349,8 @@ class Worker:
         self.boundary = plan.boundary
         self.live = self.whole = plan.boundary
         yield cluster.work_s("put_back")
-        self._open_gate(call)
-        self._keep(plan.boundary)
-        yield from self.wait_safe(plan.boundary)
+        self.gate.open(call)
+        yield from self.gate.make_safe(plan.boundary)
         cluster.checks.restored(self, plan.boundary)
         self.send("restored", generation=generation)
         self._point("restored")
@@ -474,18 +362,6 @@ class Worker:
         yield from self.wait(lambda: formation.done or None, self.generation)
         if formation.failed:
             raise GenerationSuperseded("the group could not be formed")
-
-    def _fetch(self, call: Call, plan: Plan) -> Thread[int]:
-        """The tensors from a twin, then this rank's small state, each unless it is here."""
-        if plan.tensors is not None:
-            self.live = self.whole = None
-            twin = str(call.peers[plan.tensors][0])
-            wanted = (call.generation, plan.boundary)
-            self.tensors = yield from ask(self, twin, lambda peer: peer.serve_live(wanted), live=True)
-        if plan.small is None:
-            return int(self.own.get(self.rank, plan.boundary))
-        holder, rank, boundary = str(call.peers[plan.small][0]), self.rank, plan.boundary
-        return (yield from ask(self, holder, lambda peer: int(peer.held.get(rank, boundary)), live=False))
 
     def serve_live(self, wanted: tuple[int, int]) -> int:
         if self._serving != wanted:

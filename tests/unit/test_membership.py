@@ -376,3 +376,16 @@ def test_those_who_wait_for_a_rank_that_builds_its_model_are_not_blamed() -> Non
     drive.now += RECOVERY_LIMIT_S + 1
     detected = [r.fields["worker"] for r in only(drive.tell(Tick()), Record) if r.kind == "failure_detected"]
     assert detected == ["w5", "w4"]
+
+
+def test_a_step_that_is_only_executed_again_forgives_nothing() -> None:
+    """State without live twins goes back to its last safe snapshot: step 7 is executed anew, and rank 2 fails anew."""
+    drive = Drive(spares=6, max_restarts=2).run()
+    drive.step(8)
+    ends: list[End] = []
+    for _ in range(3):
+        ends += only(drive.tell(WorkerExited(worker=drive.membership.ranks[2], code=1)), End)
+        drive.offer_all(7, lost=2)
+        drive.restore_all()
+        drive.step(8)
+    assert len(ends) == 1 and "--max-restarts 2" in ends[0].reason
