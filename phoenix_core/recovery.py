@@ -280,6 +280,7 @@ class Rank:
         self._early = None
         assert self._exchange is not None
         self.hub.localise()
+        self.gate.settle()
         fsdp.reset(self.protected.modules().values())
         if self.live is not None:
             start = self._start if self._in_step else self.protected.capture_start()

@@ -14,12 +14,15 @@ from phoenix_core.errors import UsageError
 class Detection:
     """When a silent worker is taken for failed. Seconds; defaults for one machine or a local network.
 
-    The hang timeout adapts: `hang_factor` median steps, but at least `hang_floor_s`.
+    Without a heartbeat for `silent_s` while its threads seldom want to run, a worker is hung; one whose threads do want
+    to run may only be starved of processor time, and has `starved_s`. The hang timeout adapts: `hang_factor` median
+    steps, but at least `hang_floor_s`; that is above `silent_s`, lest an owner be blamed for its silent holder.
     """
 
     heartbeat_s: float = 0.1
     stopped_s: float = 0.2
-    silent_s: float = 10.0
+    silent_s: float = 2.0
+    starved_s: float = 15.0
     hang_floor_s: float = 3.0
     hang_factor: float = 10.0
     first_step_s: float = 300.0
@@ -27,8 +30,8 @@ class Detection:
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_s < self.silent_s:
             raise UsageError(f"heartbeat_s {self.heartbeat_s} must be positive and below silent_s {self.silent_s}")
-        if self.hang_floor_s <= 2 * self.heartbeat_s:
-            raise UsageError(f"hang_floor_s {self.hang_floor_s} must be above two heartbeats")
+        if not self.silent_s < self.hang_floor_s:
+            raise UsageError(f"hang_floor_s {self.hang_floor_s} must be above silent_s {self.silent_s}")
 
 
 @dataclass(frozen=True, kw_only=True)

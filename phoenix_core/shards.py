@@ -64,6 +64,9 @@ class ShardGate(Gate):
         self._copied.clear()
         threading.Thread(target=self._copy, args=(boundary, head, parts), name="phoenix-snapshot", daemon=True).start()
 
+    def settle(self) -> None:
+        self._copied.wait()
+
     def put_back(self, boundary: int, start: bytes, kept: Payload | None) -> tuple[bytes, bytes]:
         """`kept` None: the live tensors are those of `boundary` already."""
         if kept is not None:
@@ -75,7 +78,6 @@ class ShardGate(Gate):
         return start, self._protected.capture_small({})
 
     def make_safe(self, boundary: int, kept: Payload | None) -> None:
-        self._copied.wait()
         if kept is None and boundary in self.own.boundaries().get(self._rank, ()):
             kept = self.own.get(self._rank, boundary)
         if kept is None:

@@ -75,6 +75,13 @@ def test_a_rank_that_hangs_with_a_beating_heart_is_blamed(run_dir: Path, twin: F
     assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(1, "no_progress")]
 
 
+def test_a_rank_that_keeps_the_gil_is_found_by_its_silence(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), "--freeze-at", "12")
+    assert_same_run(finished, twin)
+    (recovery,) = finished.recoveries
+    assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(1, "silent")]
+
+
 def test_without_spares_a_new_worker_is_started(run_dir: Path, twin: Finished) -> None:
     killed: list[int] = []
 

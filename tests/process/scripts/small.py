@@ -7,6 +7,7 @@ which a file in the run directory remembers.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import time
@@ -59,6 +60,7 @@ def main() -> None:
     )
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
     parser.add_argument("--hang-at", type=int, default=-1, help="rank 1 sleeps at this step, once")
+    parser.add_argument("--freeze-at", type=int, default=-1, help="rank 1 sleeps with the GIL at this step, once")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--between", action="store_true", help="scheduler and random numbers outside of the step")
     parser.add_argument("--stop-file", type=Path, help="all ranks leave the loop together once this file exists")
@@ -89,6 +91,8 @@ def main() -> None:
                     raise ValueError("a deliberate mistake of the script")
                 if step.index == options.hang_at and ft.rank == 1 and once("hang"):
                     time.sleep(600)
+                if step.index == options.freeze_at and ft.rank == 1 and once("freeze"):
+                    ctypes.PyDLL(None).sleep(600)
                 loss.backward()
                 if options.step_apart and step.index == 10 and ft.rank == 1 and once("wait"):
                     time.sleep(600)  # until the recovery interrupts it: the others go on to step 11 meanwhile
