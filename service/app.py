@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from service import problems
 from service.context import Service
-from service.guard import LocalOnly
+from service.guard import LocalOnly, only_known_parameters
 from service.routes import catalog, events, faults, health, runs, trials
 from service.settings import Settings
 
@@ -40,6 +40,6 @@ def create_app(settings: Settings, *, follow: bool = True) -> FastAPI:
     app.add_middleware(LocalOnly)
     problems.install(app)
     for module in (runs, trials, faults, events, catalog):
-        app.include_router(module.router, prefix=PREFIX)
+        app.include_router(module.router, prefix=PREFIX, dependencies=[Depends(only_known_parameters)])
     app.include_router(health.router)
     return app

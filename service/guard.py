@@ -8,13 +8,29 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.problems import problem_response
+from service.problems import Problem, problem_response
 
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def only_known_parameters(request: Request) -> None:
+    """Refuse a misspelt query parameter: ignored, it would give the first page for ever, or everything unfiltered."""
+    known = sorted(_query_names(request.scope["route"].dependant))
+    for name in request.query_params:
+        if name not in known:
+            hint = f"this resource knows {', '.join(known)}" if known else "this resource knows none"
+            raise Problem(422, "unknown-parameter", f"there is no query parameter {name!r}: {hint}")
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    below = [_query_names(other) for other in dependant.dependencies]
+    return {field.alias for field in dependant.query_params}.union(*below)
 
 
 class LocalOnly:

@@ -292,3 +292,9 @@ async def test_openapi_tells_of_problems_and_keys(api: Harness) -> None:
             assert "application/problem+json" in operation["responses"]["4XX"]["content"], (path, method)
             if method == "post":
                 assert "Idempotency-Key" in [item["name"] for item in operation["parameters"]], path
+
+
+async def test_a_misspelt_query_parameter_is_named_with_the_known_ones(api: Harness) -> None:
+    answer = await api.client.get("/api/v1/runs", params={"curser": "3"})
+    assert answer.status_code == 422
+    assert "'curser': this resource knows cursor, limit, state" in answer.json()["detail"]
