@@ -106,9 +106,8 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         run_dir = Path(config.run_dir) if config.run_dir else None
-        self.events = EventWriter(
-            run_dir / "events" / f"agent-{config.node}.jsonl" if run_dir else None, node=config.node
-        )
+        path = run_dir / "events" / f"agent-{config.node}.jsonl" if run_dir else None
+        self.events = EventWriter(path, forgiving=True, node=config.node)
         self.logs = run_dir / "logs" if run_dir else None
         self._processes: dict[str, Process] = {}
         self._upward: asyncio.StreamWriter | None = None

@@ -232,7 +232,7 @@ async def serve(config: dict[str, Any]) -> int:
         detection=Detection(**config["detection"]),
     )
     run_dir = config["run_dir"]
-    events = EventWriter(Path(run_dir) / "events" / "coordinator.jsonl" if run_dir else None)
+    events = EventWriter(Path(run_dir) / "events" / "coordinator.jsonl" if run_dir else None, forgiving=True)
     control, store = (socket.socket(fileno=fd) for fd in config["listen_fds"])
     end = await Coordinator(job, token=config["token"], events=events).run(control, store)
     if end.outcome != "completed":

@@ -92,8 +92,13 @@ def boot_id() -> str:
 class EventWriter:
     """Appends the events of one process; safe to call from any thread."""
 
-    def __init__(self, path: Path | None, **fixed: str | int | None) -> None:
-        """`fixed` fields (node, worker, ...) go into every event; `path` None drops all."""
+    def __init__(self, path: Path | None, *, forgiving: bool = False, **fixed: str | int | None) -> None:
+        """`fixed` fields (node, worker, ...) go into every event; `path` None drops all.
+
+        `forgiving`: a record that cannot be written (a full disk) is lost with one word on standard error, since a
+        training job must not end for it. Otherwise it raises OSError, since a receipt must not be lost.
+        """
+        self._forgiving = forgiving
         self._fixed = fixed
         self._fd = -1
         self._lossy = False
@@ -120,11 +125,12 @@ class EventWriter:
             try:
                 os.write(self._fd, event.to_json().encode() + b"\n")
             except OSError as error:
+                if not self._forgiving:
+                    raise
                 self._lose(error)
         return event
 
     def _lose(self, error: OSError) -> None:
-        """A full disk must not end a training job: say it once and go on without this record."""
         if not self._lossy:
             self._lossy = True
             print(f"phoenix: events are being lost: {error.strerror}", file=sys.stderr, flush=True)
@@ -146,6 +152,8 @@ class EventTail:
         """New complete lines of all files, ordered by `at`; an unfinished last line stays for later."""
         events: list[Event] = []
         for path in sorted(self.directory.glob("*.jsonl")):
+            if not path.is_file():
+                continue  # a device, which may never end
             start = self.offsets.get(path.name, 0)
             with path.open("rb") as file:
                 file.seek(start)

@@ -48,7 +48,7 @@ class Rank:
         self.inbox = Inbox()
         worker = settings.worker if settings else None
         node = settings.node if settings else None
-        self.events = EventWriter(settings.events if settings else None, worker=worker, node=node)
+        self.events = EventWriter(settings.events if settings else None, forgiving=True, worker=worker, node=node)
         self.hub = Hub(self._connect, settings.address if settings else "127.0.0.1")
         self.hub.formation_done = self.inbox.notify
         self.hub.before_collective = self._before_collective

@@ -198,3 +198,16 @@ def test_a_writer_and_a_reader_side_by_side(tmp_path: Path) -> None:
     writer.close()
     assert [event.step for event in seen] == list(range(500))
     assert os.path.getsize(tmp_path / "w0.jsonl") == tail.offsets["w0.jsonl"]
+
+
+def test_a_full_disk_loses_a_record_or_raises_as_was_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    strict, forgiving = EventWriter(tmp_path / "full.jsonl"), EventWriter(tmp_path / "full.jsonl", forgiving=True)
+    with pytest.raises(OSError, match="No space left"):
+        strict.emit("job_started")
+    for _ in range(3):
+        forgiving.emit("job_started")
+    assert capsys.readouterr().err.count("events are being lost: No space left") == 1
+    assert read_events(tmp_path) == []  # what is no file is not read: /dev/full would never end
+    strict.close()
+    forgiving.close()
