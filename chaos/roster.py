@@ -42,6 +42,7 @@ class Roster:
         self.workers: dict[str, WorkerInfo] = {}
         self.ranks: tuple[str, ...] = ()
         self.generation: int | None = None
+        self._parked_unknown: set[str] = set()
 
     def observe(self, event: Event) -> None:
         if event.kind == "worker_spawned" and event.worker is not None:
@@ -52,6 +53,7 @@ class Roster:
                 start_ticks=int(str(event.data["start_ticks"])),
                 since=event.at,
             )
+            self._catch_up(event)
         elif event.kind == "world_formed":
             self._form(event)
         elif event.kind == "worker_exited":
@@ -92,8 +94,19 @@ class Roster:
                 kept = worker.since if worker.state is WorkerState.ACTIVE else event.at
                 self.workers[name] = replace(worker, state=WorkerState.ACTIVE, rank=rank, since=kept)
 
+    def _catch_up(self, event: Event) -> None:
+        """A quick worker writes of itself before its agent has written that it started it."""
+        worker = event.worker or ""
+        if worker in self.ranks:
+            rank = self.ranks.index(worker)
+            self.workers[worker] = replace(self.workers[worker], state=WorkerState.ACTIVE, rank=rank)
+        elif worker in self._parked_unknown:
+            self._set(event, WorkerState.SPARE)
+
     def _set(self, event: Event, state: WorkerState) -> None:
         worker = self.workers.get(event.worker or "")
+        if worker is None and state is WorkerState.SPARE:
+            self._parked_unknown.add(event.worker or "")
         if worker is None or worker.state is WorkerState.EXITED:
             return
         if state is WorkerState.SPARE and worker.state is not WorkerState.STARTING:

@@ -115,3 +115,11 @@ def test_a_wrong_request_is_refused_with_a_reason(line: bytes, fault: str, reaso
     assert isinstance(request, RefusedRequest)
     assert request.fault == fault
     assert reason in request.reason
+
+
+def test_a_worker_may_speak_before_its_agent_says_that_it_started_it() -> None:
+    early = roster(
+        about("spare_parked", "w1", at=1), formed("w0", at=2), spawned("w0", 5, at=3), spawned("w1", 6, at=4)
+    )
+    assert early.resolve(Spare()).pid == 6
+    assert early.resolve(Rank(rank=0)).pid == 5
