@@ -49,6 +49,8 @@ def _states(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
 def reset(modules: Iterable[torch.nn.Module]) -> None:
     """Bring every FSDP2 state back to where it is between two steps: sharded, idle, nothing pending."""
     for state in _states(modules):
+        if state._is_root is None:
+            continue  # never ran: a spare's model that was superseded before its first step
         state._training_state = TrainingState.IDLE
         state._modules_to_run_forward.clear()
         context, comm = state._state_ctx, state._comm_ctx

@@ -58,8 +58,8 @@ class Gate:
         self.keep(0, self._protected.capture_small({}))
         self.wait_safe(0)
 
-    def begin_step(self, boundary: int, recorded: Mapping[str, Any]) -> None:
-        """The step from `boundary` on begins; the script fills `recorded` while it lasts.
+    def arrive(self, boundary: int) -> None:
+        """The loop comes to the step from `boundary` on.
 
         What it drew (random numbers, data) since the gradients of the last step were ready is kept now.
         """
@@ -69,7 +69,11 @@ class Gate:
         elif small != self._payload:
             self.keep(boundary, small)
             say_once(LATE_DRAW)
-        self._boundary, self.recorded = boundary, recorded
+        self._boundary = boundary
+
+    def begin_step(self, recorded: Mapping[str, Any]) -> None:
+        """The step begins; the script fills `recorded` while it lasts."""
+        self.recorded = recorded
         self._task, self._contributed = -1, False
 
     def before_collective(self, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -9,6 +11,8 @@ import torch
 
 INTERRUPTIBLE_PARTS: Final = 64
 """Python hooks spread over a backward pass; each costs about a microsecond a step."""
+INSIST_S: Final = 0.2
+INSIST_TIMES: Final = 300
 
 
 def on_backward(modules: Iterable[torch.nn.Module], callback: Callable[[torch.Tensor], None]) -> None:
@@ -28,6 +32,23 @@ def let_signals_in(parameters: Iterable[torch.nn.Parameter]) -> None:
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in trained[:: max(1, len(trained) // INTERRUPTIBLE_PARTS)]:
         parameter.register_post_accumulate_grad_hook(lambda _: None)
+
+
+def insist(reached: Callable[[], bool], again: Callable[[], None]) -> None:
+    """Call `again` every `INSIST_S` until `reached`, in a thread of its own.
+
+    A collective that begins in the very instant at which its sockets are shut down can miss it, as a step that begins
+    can miss the signal.
+    """
+
+    def run() -> None:
+        for _ in range(INSIST_TIMES):
+            time.sleep(INSIST_S)
+            if reached():
+                return
+            again()
+
+    threading.Thread(target=run, name="phoenix-insist", daemon=True).start()
 
 
 def tensors_in(value: object) -> list[torch.Tensor]:

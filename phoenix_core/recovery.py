@@ -22,18 +22,15 @@ from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavaila
 from phoenix_core.events import EventWriter
 from phoenix_core.exchange import Exchange
 from phoenix_core.gate import Gate
-from phoenix_core.hooks import let_signals_in, on_backward
+from phoenix_core.hooks import insist, let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
 from phoenix_core.placement import Offer, holder_of
 from phoenix_core.settings import WorkerSettings
-from phoenix_core.shards import ShardGate
+from phoenix_core.shards import BESIDE_TRAINING, ShardGate
 from phoenix_core.snapshot import Protected
 from phoenix_core.store import ControlStore
 from phoenix_core.transport import Payload
 from phoenix_core.warm import warm_up
-
-BESIDE_TRAINING = ("snapshot_copy", "replica_send")
-"""Phases that run beside those of the training thread."""
 
 
 class Rank:
@@ -138,8 +135,8 @@ class Rank:
 
     # ---------------------------------------------------------------- a step
 
-    def begin_step(self, recorded: Mapping[str, Any]) -> None:
-        """`recorded` is filled by the script during the step."""
+    def arrive(self) -> None:
+        """The loop comes to its next step: from here on everything that the script does is done again if it breaks."""
         if self._again is not None:
             # The loop's code after the broken step has run since: whatever of the state it changed is put back.
             start, small = self._again
@@ -148,8 +145,12 @@ class Rank:
             self._again = None
         if self.size > 1:
             self._start = self.protected.capture_start()
-            self.gate.begin_step(self.boundary, recorded)
+            self.gate.arrive(self.boundary)
         self._changing, self._in_step = False, True
+
+    def begin_step(self, recorded: Mapping[str, Any]) -> None:
+        """`recorded` is filled by the script during the step."""
+        self.gate.begin_step(recorded)
         self._enter_phase("forward")
 
     def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
@@ -254,8 +255,9 @@ class Rank:
         self._emit("communicator_ready", at=ready_ns, groups=len(self.hub.groups()))
         start, small = self.gate.put_back(plan.boundary, start, kept)
         self._put_back(plan.boundary, layouts, start, small)
-        if plan.tensors is not None:
-            self._commit_for_the_dead(plan.boundary - 1)
+        if plan.tensors is not None and plan.boundary > 0:
+            # This rank never ended that step, but the state that it was given has it: say so, with its records.
+            self._emit("step_committed", step=plan.boundary - 1, restored=True, **self.gate.recorded)
         self._open_gate(call)
         self.gate.make_safe(plan.boundary, kept)
         self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved)
@@ -323,11 +325,6 @@ class Rank:
         self._changing = self._in_step = False
         self._again, self._phase = (start, small), ""
 
-    def _commit_for_the_dead(self, step: int) -> None:
-        """This rank never ended `step` itself, but the state that it was given has it: say so, with its records."""
-        if step >= 0:
-            self._emit("step_committed", step=step, restored=True, **self.gate.recorded)
-
     # ---------------------------------------------------------------- the end
 
     def finish(self) -> None:
@@ -372,16 +369,20 @@ class Rank:
         self.inbox.put(message)
         newest = self.inbox.newest()
         if message["op"] in ("world", "alert") and 0 < self.generation < newest:
-            self.hub.announce(newest)
+            self._break_off(newest)
+            insist(lambda: self.generation >= newest, lambda: self._break_off(newest))
             if self._exchange is not None:
                 self._exchange.interrupt()
-            if self._in_loop:
-                self._on_call()
-            elif message["op"] == "world":
+            if not self._in_loop and message["op"] == "world":
                 self._send_offer(newest)  # still building: it has nothing to give, and says so at once
 
+    def _break_off(self, newest: int) -> None:
+        """Get the training thread out of whatever it waits for or computes."""
+        self.hub.announce(newest)
+        if self._in_loop:
+            self._on_call()
+
     def _progress(self) -> dict[str, object]:
-        """Heartbeat thread."""
         entered, completed = self.hub.entered_count, self.hub.completed_count()
         return {"boundary": self.boundary, "phase": self._phase, "entered": entered, "completed": completed}
 

@@ -22,6 +22,8 @@ from phoenix_core.packing import flat_bytes
 from phoenix_core.snapshot import Key, Protected
 from phoenix_core.transport import Payload
 
+BESIDE_TRAINING = ("snapshot_copy", "replica_send")
+"""Phases that run beside those of the training thread."""
 SLOTS = 3
 """Two boundaries that may be needed, and the one that is being written."""
 
@@ -42,9 +44,8 @@ class ShardGate(Gate):
         self.snapshot(0, recorded={})
         self.wait_safe(0)
 
-    def begin_step(self, boundary: int, recorded: Mapping[str, Any]) -> None:
-        self._boundary, self.recorded = boundary, recorded
-        self._task, self._contributed, self.stall_ns = -1, False, 0
+    def arrive(self, boundary: int) -> None:
+        self._boundary, self.stall_ns = boundary, 0
         if self._payload_boundary != boundary:
             self.snapshot(boundary, recorded={})
 

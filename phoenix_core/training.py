@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from phoenix_core.communicator import is_broken_collective
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
+from phoenix_core.inbox import Inbox
 from phoenix_core.recovery import Rank
 from phoenix_core.settings import WorkerSettings
 
@@ -45,8 +46,8 @@ class Step:
 
     def __enter__(self) -> Step:
         session = self._session
-        if session.must_recover():
-            session.recover()
+        # A failure announced since the loop came here is met inside: what the script has drawn for this step
+        # meanwhile is drawn again only if the loop comes here again.
         self.started_ns, self.recorded = time.monotonic_ns(), {}
         session.rank_state.begin_step(self.recorded)
         session.interruptible = True
@@ -65,7 +66,8 @@ class Step:
         return True
 
 
-_SHIELDED = (Step.__enter__.__code__, Step.__exit__.__code__)
+# Inbox.wait looks for itself, and holds a lock that an exception at a bad instant would never give back.
+_SHIELDED = (Step.__enter__.__code__, Step.__exit__.__code__, Inbox.wait.__code__)
 
 
 class Session:
@@ -115,6 +117,7 @@ class Session:
                     self.recover()
                     continue
                 before = (state.boundary, state.generation)
+                state.arrive()
                 yield step
                 if (state.boundary, state.generation) == before and not self.must_recover():
                     raise UsageError("the loop's body did not run inside `with step:`, so it cannot be recovered")

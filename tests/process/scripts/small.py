@@ -80,9 +80,10 @@ def main() -> None:
         ft.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=positions)
         for step in ft.steps(options.steps):
             leave = False
+            early = positions.draw(options.width) if options.between else None
             with step:
                 stop_now = options.stop_file is not None and step.index % 50 == 0 and agreed(options.stop_file.exists())
-                batch = positions.draw(options.width)
+                batch = positions.draw(options.width) if early is None else early
                 loss = (model(batch) - batch).square().mean()
                 step.record(loss=loss.item())
                 if options.step_apart and step.index == 11 and ft.rank == 2 and once("die"):
