@@ -86,7 +86,15 @@ class Protected:
         for name, value in self.objects.items():
             if type(value).__name__ == "ZeroRedundancyOptimizer":
                 raise UsageError(f"protect({name}=...): sharded optimizers have no live twin and are not protected yet")
-        if world_size > 1 and self.modules() and not self.ddp_modules() and not self.sharded:
+        if world_size > 1 and not self.modules():
+            raise UsageError(
+                "steps(): no module is protected; call protect(model=..., optimizer=..., ...) before the loop"
+            )
+        known = {id(parameter) for parameter in self.parameters()}
+        for name, optimizer in self.optimizers().items():
+            if any(id(parameter) not in known for _, parameter in _numbered(optimizer)):
+                raise UsageError(f"protect({name}=...): it changes parameters of a module that is not protected")
+        if world_size > 1 and not self.ddp_modules() and not self.sharded:
             raise UsageError(
                 "protect(): no module is a DistributedDataParallel or sharded by fully_shard(); hand over the wrapped "
                 "model, not the one inside it"

@@ -136,6 +136,15 @@ def test_what_cannot_be_restored_is_refused_before_the_first_step() -> None:
         strided.check(world_size=1)
 
 
+def test_a_job_that_protects_too_little_is_refused() -> None:
+    with pytest.raises(UsageError, match="no module is protected"):
+        Protected().check(world_size=2)
+    protected = Protected()
+    protected.add({"optimizer": torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=1.0)})
+    with pytest.raises(UsageError, match=r"protect\(optimizer=...\): it changes parameters"):
+        protected.check(world_size=1)
+
+
 def test_a_tensor_in_another_memory_order_travels() -> None:
     tensor = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
     copy = torch.empty_like(tensor)
