@@ -10,7 +10,8 @@ Values (pure, with JSON forms)
 Decisions (pure)
     schedule    which planned faults are due, given the events so far and the time
     roster      which process is which worker and rank, from events
-    checks      fired, recovered, twin, agreement, no_leak
+    evidence    what the checks may look at
+    checks, twin   fired, recovered, agreement, no_leak; and twin, which compares with the undisturbed run
     requests    the lines of requests.jsonl as values
     schema, located   a document against its JSON Schema, with field and line of each mistake
     failures    why a job failed, with the last lines of the log that tells
@@ -19,6 +20,7 @@ Effects
     record      TrialDirectory: spec.json, requests.jsonl, run/, twin/, pid, result.json; Spec, Result
     trial       run_trial(directory) -> Result; `python -m chaos.trial run DIR`
     injectors/  one small protocol; process.py kills and freezes
+    files       whether the files that a scenario names can be trained on
     runtimes    adapters: the command line, environment and event directory of a runtime under test
     conductor   the loop of one launch: reads events, applies what is due, reverts what lasts, ends it in time
     launch, warden    keep one launch of a runtime: ends all of it, also when the trial is killed

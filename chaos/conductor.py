@@ -59,14 +59,19 @@ class PartEnd:
 
 
 class Faults:
-    """What is planned, what was applied, what is still active; every change is an event of the injector's file."""
+    """What is planned, what was applied, what is still active; every change is an event of the injector's file.
+
+    `asked` is every fault that was asked for, in time or not. `over`: nothing can be hit any more, and what is asked
+    for from then on is missed; `late` holds the events that say so.
+    """
 
     def __init__(self, scenario: Scenario, writer: EventWriter, injectors: Mapping[str, Injector] = INJECTORS) -> None:
         cluster = scenario.cluster
         self.roster = Roster()
         self.schedule = Schedule(scenario.faults, seed=scenario.seed, world_size=cluster.world_size)
         self.asked: list[PlannedFault] = list(scenario.faults)
-        self._scenario = scenario
+        self.over = False
+        self.late: list[Event] = []
         self._writer = writer
         self._injectors = injectors
         self._active: dict[str, Active] = {}
@@ -100,14 +105,17 @@ class Faults:
 
     def request(self, fault: PlannedFault, now: int) -> None:
         """A live request; one whose id is known was made before (a client repeats itself after a crash)."""
-        if self.schedule.knows(fault.id):
+        if any(fault.id == other.id for other in self.asked):
             return
         self.asked.append(fault)
+        if self.over:
+            self.late.append(self.miss(fault.id, fault.kind, "the run was over when the request came"))
+            return
         for due in self.schedule.add(fault, now=now):
             self._apply(due)
 
-    def miss(self, fault: str, kind: str, reason: str) -> None:
-        self._writer.emit("fault_missed", fault=fault, kind=kind, reason=reason)
+    def miss(self, fault: str, kind: str, reason: str) -> Event:
+        return self._writer.emit("fault_missed", fault=fault, kind=kind, reason=reason)
 
     def revert(self, fault: str, reason: str) -> None:
         """Take a lasting fault back; nothing happens where it is not active (any more)."""
@@ -131,6 +139,7 @@ class Faults:
             self.revert(name, reason)
         for fault in self.schedule.withdraw():
             self.miss(fault.id, fault.kind, f"{reason} before its trigger came")
+        self.over = True
 
     def _apply(self, due: Due) -> None:
         fault = due.fault
@@ -153,7 +162,7 @@ class Faults:
 
 
 class Conductor:
-    """Runs one part of a trial to its end. `faults` is None for the undisturbed run."""
+    """Runs one part of a trial to its end. In the undisturbed run `faults` are over from the start."""
 
     def __init__(
         self,
@@ -161,8 +170,7 @@ class Conductor:
         launch: Launch,
         directory: PartDirectory,
         requests: RequestTail,
-        faults: Faults | None,
-        refuse: Callable[[str, str, str], None],
+        faults: Faults,
         timeout_s: float,
         stop: Stop | None = None,
         observer: Observer | None = None,
@@ -171,7 +179,6 @@ class Conductor:
         self._watch = EventWatch(directory.events)
         self._requests = requests
         self._faults = faults
-        self._refuse = refuse
         self._deadline = time.monotonic_ns() + round(timeout_s * NANOSECONDS)
         self._timeout_s = timeout_s
         self._stop = stop
@@ -190,14 +197,13 @@ class Conductor:
             self._serve_requests()
         finally:
             self._watch.close()
-            if self._faults is not None:
-                self._faults.finish(self._ending[1] if self._ending else "the run was over")
+            self._faults.finish(self._ending[1] if self._ending else "the run was over")
         outcome, detail = self._ending or (Outcome.EXITED, "")
         return PartEnd(outcome=outcome, detail=detail, ended=ended)
 
     @property
     def _urgent(self) -> bool:
-        return self._faults is not None and self._ending is None and self._faults.schedule.needs_events
+        return not self._faults.over and self._faults.schedule.needs_events
 
     def _wait(self) -> None:
         descriptors = [self._launch.fileno()]
@@ -208,8 +214,7 @@ class Conductor:
             growth = self._watch.fileno()
             seconds = POLL_S if growth is None else QUIET_S
             descriptors += [] if growth is None else [growth]
-        due = self._faults.next_time if self._faults is not None else None
-        if due is not None:
+        if (due := self._faults.next_time) is not None:
             seconds = min(seconds, max(0.0, (due - time.monotonic_ns()) / NANOSECONDS))
         select.select(descriptors, [], [], seconds)
 
@@ -219,7 +224,7 @@ class Conductor:
         events = self._watch.read(skip=skip)
         if not events:
             return
-        if self._faults is not None and self._ending is None:
+        if not self._faults.over:
             self._faults.observe(events)
         if self._observer is not None:
             self._observer(events)
@@ -232,13 +237,11 @@ class Conductor:
         if isinstance(request, CancelRequest):
             self._end(Outcome.CANCELLED, f"cancelled: {request.reason}")
         elif isinstance(request, RefusedRequest):
-            self._refuse(request.fault, request.kind, request.reason)
-        elif self._faults is None or self._ending is not None:
-            if isinstance(request, FaultRequest):
-                self._refuse(request.fault.id, request.fault.kind, "the run was over when the request came")
+            self._faults.miss(request.fault, request.kind, request.reason)
         elif isinstance(request, RevertRequest):
             self._faults.revert(request.fault, "asked for")
         else:
+            assert isinstance(request, FaultRequest)
             self._faults.request(request.fault, time.monotonic_ns())
 
     def _check_time(self, now: int) -> None:
@@ -246,14 +249,13 @@ class Conductor:
             self._end(Outcome.INTERRUPTED, self._stop.reason)
         if now >= self._deadline:
             self._end(Outcome.TIMED_OUT, f"not finished after {self._timeout_s:g} s (timeout_s)")
-        if self._faults is not None and self._ending is None:
+        if not self._faults.over:
             self._faults.tick(now)
 
     def _end(self, outcome: Outcome, detail: str) -> None:
         if self._ending is None:
             self._ending = (outcome, detail)
-            if self._faults is not None:
-                self._faults.finish(detail)
+            self._faults.finish(detail)
             self._launch.end()
 
 

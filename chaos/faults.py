@@ -8,7 +8,7 @@ A `PlannedFault` joins a kind with both; an `Injection` is the receipt of one th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -18,6 +18,9 @@ from chaos.schema import violations, with_defaults
 from phoenix_core.events import Event
 
 TRAINING_PHASES: Final = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send")
+
+# Longer than any run; it also refuses infinity and NaN, which YAML and Python's JSON can both carry.
+MOST_SECONDS: Final = 10_000_000
 
 Json = Mapping[str, object]
 
@@ -224,6 +227,12 @@ class PlannedFault:
         if isinstance(self.target, Spare) and spares == 0:
             raise InvalidFault("the cluster has no spare: set cluster.spares, or choose a rank", field="target.spare")
 
+    def check_phases(self, workload: str, phases: Sequence[str]) -> None:
+        """Raises InvalidFault where the trigger waits for a phase that this workload never enters."""
+        if isinstance(self.trigger, OnPhase) and self.trigger.phase not in phases:
+            never = f"the workload {workload} never enters {self.trigger.phase}"
+            raise InvalidFault(f"{never}; its phases are: {', '.join(phases)}", field="trigger.phase")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Injection:
@@ -353,7 +362,6 @@ def _whole(value: object, where: str, *, least: int = 0) -> int:
 
 
 def _seconds(value: object, where: str) -> float:
-    # The upper bound also refuses infinity and NaN, which YAML and Python's JSON can both carry.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e7:
-        raise InvalidFault(f"must be seconds, 0 or more, not {value!r}", field=where)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
+        raise InvalidFault(f"must be a number of seconds from 0 to {MOST_SECONDS}, not {value!r}", field=where)
     return float(value)

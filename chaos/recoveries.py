@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chaos.verdict import Verdict
@@ -17,13 +17,15 @@ JUDGED: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
 class FaultOutcome:
     """A fault that was injected (None: nobody injected one) and the recovery it led to (None: none did, yet).
 
-    `detected`: the detector's word on the worker that was hit; `hit`: the phase and step which that worker was in.
+    `detected`: the detector's word on the worker that was hit; `hit`: the phase and step which that worker was in;
+    `replacement`: for a spare, which needs no recovery, the parking of the new one (None: none is parked yet).
     """
 
     fault: Event | None
     recovery: Recovery | None
     detected: Event | None = None
     hit: Mapping[str, object] | None = None
+    replacement: Event | None = None
 
 
 def outcomes(events: Iterable[Event]) -> list[FaultOutcome]:
@@ -31,7 +33,7 @@ def outcomes(events: Iterable[Event]) -> list[FaultOutcome]:
     ordered = sorted(events, key=lambda event: event.at)
     found = recoveries(ordered)
     faults = [event for event in ordered if event.kind == "fault_injected"]
-    matched = [_outcome(fault, found, ordered) for fault in faults]
+    matched = _with_replacements([_outcome(fault, found, ordered) for fault in faults], ordered)
     explained = {outcome.recovery.generation for outcome in matched if outcome.recovery}
     # A recovery that a second failure superseded is finished by the next generation: that is part of the same story.
     chained = {recovery.generation for recovery in found if _ends_a_chain(recovery, found, explained)}
@@ -60,6 +62,22 @@ def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -
     return FaultOutcome(fault=fault, recovery=recovery, detected=detected, hit=phase_hit(fault, events))
 
 
+def _with_replacements(found: Sequence[FaultOutcome], events: Sequence[Event]) -> list[FaultOutcome]:
+    """Give each spare that was hit the first new spare after it, that of its own node first; no two the same one."""
+    spawned = {event.worker: event.at for event in events if event.kind == "worker_spawned"}
+    free = [event for event in events if event.kind == "spare_parked"]
+    completed = []
+    for outcome in found:
+        fault = outcome.fault
+        if fault is not None and fault.rank is None:
+            later = [event for event in free if spawned.get(event.worker, 0) > fault.at]
+            new = min(later, key=lambda event: (event.node != fault.node, event.at), default=None)
+            free = [event for event in free if event is not new]
+            outcome = replace(outcome, replacement=new)
+        completed.append(outcome)
+    return completed
+
+
 def phase_hit(fault: Event, events: Iterable[Event]) -> dict[str, object] | None:
     """What the target was doing when it was hit, by its own events: which phase of which step (None: no phase yet)."""
     entered = [e for e in events if e.kind == "phase_entered" and e.worker == fault.worker and e.at <= fault.at]
@@ -81,7 +99,10 @@ def _when(outcome: FaultOutcome) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryRecord:
-    """One fault and its recovery as JSON. Seconds are None where the recovery did not get that far."""
+    """One fault and its recovery as JSON. Seconds are None where the recovery did not get that far.
+
+    A fault on a spare (`target.rank` None) has no recovery: all of it is None but `replacement`, the new spare.
+    """
 
     fault: Mapping[str, object] | None
     target: Mapping[str, object]
@@ -92,6 +113,7 @@ class RecoveryRecord:
     lost_steps: int | None
     generation: int | None
     resume_step: int | None
+    replacement: Mapping[str, object] | None = None
     checks: Mapping[str, Verdict] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
@@ -105,6 +127,7 @@ class RecoveryRecord:
             "lost_steps": self.lost_steps,
             "generation": self.generation,
             "resume_step": self.resume_step,
+            "replacement": None if self.replacement is None else dict(self.replacement),
             "checks": {name: verdict.value for name, verdict in self.checks.items()},
         }
 
@@ -112,9 +135,10 @@ class RecoveryRecord:
     def from_json(data: Mapping[str, object]) -> RecoveryRecord:
         checks = data["checks"]
         assert isinstance(checks, Mapping)
-        fields = {name: data[name] for name in RecoveryRecord.__dataclass_fields__ if name != "checks"}
+        own = ("checks", "replacement")  # results of earlier versions know no replacement
+        fields = {name: data[name] for name in RecoveryRecord.__dataclass_fields__ if name not in own}
         verdicts = {name: Verdict(str(verdict)) for name, verdict in checks.items()}
-        return RecoveryRecord(**fields, checks=verdicts)  # type: ignore[arg-type]
+        return RecoveryRecord(**fields, replacement=data.get("replacement"), checks=verdicts)  # type: ignore[arg-type]
 
 
 def recovery_record(outcome: FaultOutcome, checks: Mapping[str, Verdict] | None = None) -> RecoveryRecord:
@@ -137,6 +161,7 @@ def recovery_record(outcome: FaultOutcome, checks: Mapping[str, Verdict] | None 
         lost_steps=recovery.lost_steps if recovery and recovery.resume_step is not None else None,
         generation=recovery.generation if recovery else None,
         resume_step=recovery.resume_step if recovery else None,
+        replacement=_replacement(outcome),
         checks={name: (checks or {}).get(name, Verdict.UNKNOWN) for name in JUDGED},
     )
 
@@ -157,6 +182,13 @@ def _fault_json(outcome: FaultOutcome) -> dict[str, object] | None:
         "fidelity": fault.data.get("fidelity"),
         "hit": None if outcome.hit is None else dict(outcome.hit),
     }
+
+
+def _replacement(outcome: FaultOutcome) -> dict[str, object] | None:
+    """The new spare, and how many seconds after the fault it was parked."""
+    if outcome.fault is None or outcome.replacement is None:
+        return None
+    return {"worker": outcome.replacement.worker, "after_s": (outcome.replacement.at - outcome.fault.at) / 1e9}
 
 
 def _blamed(outcome: FaultOutcome) -> dict[str, object] | None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from chaos.errors import InvalidScenario
+from chaos.files import check_files
 from chaos.record import PartDirectory
-from chaos.scenario import Cluster
+from chaos.scenario import Cluster, Scenario
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,17 @@ def find_runtime(name: str, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runti
     if name not in runtimes:
         raise InvalidScenario(f"unknown runtime {name!r}; there are: {', '.join(runtimes)}", field="runtime")
     return runtimes[name]
+
+
+def runtime_for(scenario: Scenario, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runtime:
+    """The runtime of a scenario that can be run here.
+
+    Raises InvalidScenario for a runtime that nobody knows and for a data file that cannot be trained on, so that such a
+    scenario is refused before anything is started.
+    """
+    runtime = find_runtime(scenario.runtime, runtimes)
+    check_files(scenario.job, scenario.options)
+    return runtime
 
 
 def with_extra(extra: str) -> dict[str, Runtime]:

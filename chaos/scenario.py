@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from chaos.errors import InvalidFault, InvalidScenario
-from chaos.faults import FAULT_KINDS, TRAINING_PHASES, PlannedFault
-from chaos.located import Located, parse_located
+from chaos.faults import FAULT_KINDS, MOST_SECONDS, TRAINING_PHASES, PlannedFault
+from chaos.located import MOST_CHARACTERS, Located, parse_located
 from chaos.schema import violations
 from chaos.workloads import WORKLOADS, Workload, workload
 
@@ -67,6 +67,7 @@ class Scenario:
     def _check_fault(self, fault: PlannedFault, where: str) -> None:
         try:
             fault.check_cluster(world_size=self.cluster.world_size, spares=self.cluster.spares)
+            fault.check_phases(self.workload, self.job.phases)
         except InvalidFault as error:
             raise InvalidScenario(error.reason, field=f"{where}.{error.field}") from error
         trigger = fault.trigger.to_json()
@@ -115,7 +116,8 @@ class Scenario:
 def load_scenario(path: Path) -> Scenario:
     """Read a YAML (or JSON) file. Raises InvalidScenario with file, line and field."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)  # one more, so that the parser sees that it is too long
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
         raise InvalidScenario(f"cannot read the scenario: {reason}", source=str(path)) from error
@@ -161,7 +163,7 @@ def scenario_schema() -> dict[str, object]:
             "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0},
             "faults": {"type": "array", "items": fault_schema()},
             "checks": {"type": "array", "uniqueItems": True, "items": {"enum": list(CHECKS)}},
-            "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e7, "default": 300.0},
+            "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_SECONDS, "default": 300.0},
         },
     }
 
@@ -178,7 +180,7 @@ def fault_schema() -> dict[str, object]:
     phase = only(
         "phase", {"enum": list(TRAINING_PHASES)}, step=whole, occurrence={"type": "integer", "minimum": 1, "default": 1}
     )
-    seconds = {"type": "number", "minimum": 0, "maximum": 1e7}
+    seconds = {"type": "number", "minimum": 0, "maximum": MOST_SECONDS}
     triggers = [only("now", {"const": True}), only("at_step", whole), only("after_s", seconds), phase]
     return {
         "type": "object",

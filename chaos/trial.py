@@ -18,28 +18,31 @@ import json
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from chaos.checks import Evidence, PartRecord, judge_recovery, run_checks, steps_committed
+from chaos.checks import judge_recovery, run_checks
 from chaos.conductor import Conductor, Faults, Outcome, PartEnd, SelfPipe, Stop
 from chaos.errors import ChaosError, TrialError
+from chaos.evidence import Evidence, PartRecord, steps_committed
 from chaos.failures import LAUNCHER_LOG, explain
 from chaos.launch import GRACE_S, Launch
 from chaos.leaks import LeakReport, find_leaks, shared_memory
 from chaos.record import Part, PartDirectory, Result, TrialDirectory, utc_now
 from chaos.recoveries import recovery_record
 from chaos.requests import FaultRequest, RequestTail
-from chaos.runtimes import RUNTIMES, Command, Job, Runtime, find_runtime, with_extra
+from chaos.runtimes import RUNTIMES, Command, Job, Runtime, runtime_for, with_extra
 from chaos.scenario import Cluster, Scenario
 from chaos.verdict import CheckResult, Verdict, worst
 from phoenix_core.events import Event, EventWriter, read_events
 
 EXIT_CODES: Final[Mapping[Verdict, int]] = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 3}
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 INTERRUPTED: Final = "interrupted"
 
 TrialObserver = Callable[[Part, Sequence[Event]], None]
@@ -60,7 +63,7 @@ def run_trial(
     cannot be used or the result cannot be written. Every other end is a Result.
     """
     scenario = directory.read_spec().scenario
-    runtime = find_runtime(scenario.runtime, runtimes)
+    runtime = runtime_for(scenario, runtimes)
     if directory.result_file.exists():
         raise TrialError(f"{directory.path}: this trial is over; result.json is there")
     with directory.owned():
@@ -115,22 +118,28 @@ class _Trial:
 
     def _parts(self, writer: EventWriter, faults: Faults) -> Result:
         self._enter(writer, Part.RUN)
-        disturbed = self._launch(Part.RUN, self._directory.run, faults, faults.miss)
+        disturbed = self._launch(Part.RUN, self._directory.run, faults)
         undisturbed = None
         if "twin" in self._scenario.checks and disturbed.record.completed:
             self._enter(writer, Part.TWIN)
-            undisturbed = self._launch(Part.TWIN, self._directory.twin, None, faults.miss)
+            undisturbed = self._launch(Part.TWIN, self._directory.twin, faults)
         self._enter(writer, Part.CHECKS)
         result = self._judge(faults, disturbed, undisturbed)
-        for request in self._requests.read():
-            if isinstance(request, FaultRequest):
-                faults.miss(request.fault.id, request.fault.kind, "the run was over when the request came")
+        if self._turn_away(faults):
+            # Asked for after the run, and so missed: no trial passes with a fault that never fired.
+            result = self._judge(faults, disturbed, undisturbed)
         self._enter(writer, Part.DONE)
         return result
 
-    def _launch(
-        self, part: Part, directory: PartDirectory, faults: Faults | None, refuse: Callable[[str, str, str], None]
-    ) -> _PartResult:
+    def _turn_away(self, faults: Faults) -> bool:
+        """Answer what was requested since the last launch ended; whether that were faults."""
+        before = len(faults.late)
+        for request in self._requests.read():
+            if isinstance(request, FaultRequest):
+                faults.request(request.fault, time.monotonic_ns())
+        return len(faults.late) > before
+
+    def _launch(self, part: Part, directory: PartDirectory, faults: Faults) -> _PartResult:
         directory.events.mkdir(parents=True, exist_ok=True)
         directory.logs.mkdir(parents=True, exist_ok=True)
         memory = shared_memory()
@@ -143,7 +152,6 @@ class _Trial:
                 directory=directory,
                 requests=self._requests,
                 faults=faults,
-                refuse=refuse,
                 timeout_s=self._scenario.timeout_s,
                 stop=self._stop,
                 observer=None if observer is None else lambda events: observer(part, events),
@@ -162,7 +170,7 @@ class _Trial:
         evidence = Evidence(
             scenario=self._scenario,
             asked=faults.asked,
-            run=disturbed.record,
+            run=replace(disturbed.record, events=[*disturbed.record.events, *faults.late]),
             twin=undisturbed.record if undisturbed else None,
             leaks=_joined(disturbed, undisturbed),
         )
@@ -258,7 +266,7 @@ def interruptible() -> Iterator[SelfPipe]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m chaos.trial run DIR [--json]`; exit code 0 PASS, 1 FAIL, 2 usage, 3 UNKNOWN."""
+    """`python -m chaos.trial run DIR [--json]`; exit code 0 PASS, 1 FAIL, 2 usage, 3 UNKNOWN, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m chaos.trial", description="Run a trial whose spec.json is there.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run the trial of a directory")
@@ -273,7 +281,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return EXIT_CODES[Verdict.UNKNOWN] if isinstance(error, TrialError) else EXIT_USAGE
     print(json.dumps(result.to_json(), indent=1) if options.json else summary(result))
-    return EXIT_CODES[result.verdict]
+    if result.error == INTERRUPTED:
+        print(f"{parser.prog}: {interruption(options.directory)}", file=sys.stderr)
+    return exit_code(result)
+
+
+def interruption(directory: Path) -> str:
+    """What a command says that was ended by a Ctrl-C."""
+    return f"interrupted; what was started has been ended, the result is in {directory}"
+
+
+def exit_code(result: Result) -> int:
+    """Of a command that ran a trial: its verdict, unless a Ctrl-C (SIGTERM, SIGHUP) ended it."""
+    return EXIT_INTERRUPTED if result.error == INTERRUPTED else EXIT_CODES[result.verdict]
 
 
 def summary(result: Result) -> str:

@@ -34,3 +34,20 @@ class CheckResult:
     @staticmethod
     def from_json(data: Mapping[str, object]) -> CheckResult:
         return CheckResult(verdict=Verdict(str(data["verdict"])), detail=str(data["detail"]))
+
+
+def passed(detail: str) -> CheckResult:
+    return CheckResult(verdict=Verdict.PASS, detail=detail)
+
+
+def failed(detail: str) -> CheckResult:
+    return CheckResult(verdict=Verdict.FAIL, detail=detail)
+
+
+def unknown(detail: str) -> CheckResult:
+    return CheckResult(verdict=Verdict.UNKNOWN, detail=detail)
+
+
+def count(number: int, singular: str, plural: str = "") -> str:
+    """`1 fault`, `2 faults`: how details name a number of things."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"

@@ -19,7 +19,9 @@ class Workload:
 
     `command` follows the runtime's own arguments (a module to run, fixed flags). `options_schema` is the JSON Schema
     of what a scenario may set; option `block: 32` becomes `--block 32`. An option marked `"format": "path"` names
-    a file of the machine that runs the trial: a service must not take it from strangers.
+    a file of the machine that runs the trial: a service must not take it from strangers. `longer_than` says of such an
+    option which other one counts the bytes that its file must exceed. `phases` are those that this training enters: no
+    fault can wait for another.
     """
 
     name: str
@@ -28,6 +30,8 @@ class Workload:
     command: tuple[str, ...]
     options_schema: Mapping[str, object]
     defaults: Mapping[str, object] = field(default_factory=dict)
+    longer_than: Mapping[str, str] = field(default_factory=dict)
+    phases: tuple[str, ...] = ("forward", "backward", "gradient_sync", "optimizer")
 
     def arguments(self, *, steps: int, seed: int, options: Mapping[str, object]) -> list[str]:
         """The whole command of one rank. Raises InvalidScenario for an option that is not allowed."""
@@ -55,6 +59,7 @@ class Workload:
             "description": self.description,
             "options_schema": dict(self.options_schema),
             "defaults": dict(self.defaults),
+            "phases": list(self.phases),
         }
 
 
@@ -81,6 +86,8 @@ GPT: Final = Workload(
     description="Data-parallel training on real text (the source of the Python standard library, or a file of yours).",
     command=("-m", "benchmarks.workloads.gpt"),
     options_schema=_GPT_OPTIONS,
+    defaults={"block": 64},
+    longer_than={"data": "block"},
 )
 GPT_TINY: Final = Workload(
     name="gpt-tiny",
@@ -89,6 +96,7 @@ GPT_TINY: Final = Workload(
     command=("-m", "benchmarks.workloads.gpt"),
     options_schema=_GPT_OPTIONS,
     defaults={"layers": 2, "heads": 2, "width": 64, "block": 32, "batch": 2},
+    longer_than={"data": "block"},
 )
 WORKLOADS: Final[Mapping[str, Workload]] = {workload.name: workload for workload in (GPT, GPT_TINY)}
 

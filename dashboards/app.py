@@ -34,7 +34,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from dashboards import text, views
-from dashboards.api import Api, Json, NotFound, ServiceDown, ServiceProblem
+from dashboards.api import Api, NotFound, ServiceDown, ServiceProblem
 
 HERE = Path(__file__).parent
 HEADERS = {
@@ -83,12 +83,10 @@ class _Pages:
         page, scenarios = await asyncio.gather(
             self._api.get("runs", state=state, cursor=cursor, limit=PAGE_SIZE), self._api.items("scenarios")
         )
-        counts = await asyncio.gather(*(self._recoveries(run) for run in page["items"]))
         now = datetime.now(UTC)
-        rows = [views.run_row(run, count, now) for run, count in zip(page["items"], counts, strict=True)]
         return render(
             "runs.html",
-            rows=rows,
+            rows=[views.run_row(run, now) for run in page["items"]],
             state=state,
             states=STATES,
             next=page.get("next"),
@@ -96,12 +94,6 @@ class _Pages:
             scenarios=[str(item["name"]) for item in scenarios],
             origin=str(request.base_url).rstrip("/"),
         )
-
-    async def _recoveries(self, run: Json) -> int:
-        if run["state"] == "QUEUED":
-            return 0
-        trials = await self._api.items("runs", run["id"], "trials")
-        return sum(len(trial["recoveries"]) for trial in trials)
 
     async def run(self, request: Request) -> Response:
         data = await self._api.run_data(request.path_params["id"])

@@ -58,12 +58,14 @@ class RecoveryView:
     """Recovery time, downtime and the phases, in ms without the unit, for a table that says it once."""
     lost_steps: str
     resume_step: str
-    generation: int
+    generation: str
     checks: Sequence[tuple[str, str]]
     picture: waterfall.Waterfall
+    needless: str = ""
+    """Why this fault needed no recovery, in a sentence or two; there are then no phases to show."""
 
 
-def run_row(run: Json, recoveries: int, now: datetime) -> RunRow:
+def run_row(run: Json, now: datetime) -> RunRow:
     return RunRow(
         id=run["id"],
         scenario=run["scenario"],
@@ -74,7 +76,7 @@ def run_row(run: Json, recoveries: int, now: datetime) -> RunRow:
         done=committed(run),
         steps=run["steps"],
         cluster=cluster_text(run["cluster"]),
-        recoveries=recoveries,
+        recoveries=run["recoveries"],
         created=text.clock(run["created_at"]),
         age=text.age(run["created_at"], now),
         took=text.span(run.get("started_at"), run.get("finished_at"), now) if run.get("started_at") else text.NONE,
@@ -90,7 +92,7 @@ def run_page(data: RunData, now: datetime) -> dict[str, Any]:
     world = run["cluster"]["nodes"] * run["cluster"]["ranks_per_node"]
     return {
         "run": run,
-        "row": run_row(run, len(raw), now),
+        "row": run_row(run, now),
         "facts": run_facts(run, now),
         "announcement": announcement(run, recoveries),
         "workers": sorted(data.workers, key=_worker_order),
@@ -153,10 +155,25 @@ def _recovery_view(index: int, recovery: Json, numbers: Mapping[str, int]) -> Re
         columns=[text.milliseconds(value, unit="") for value in _columns(recovery)],
         lost_steps=text.NONE if recovery.get("lost_steps") is None else str(recovery["lost_steps"]),
         resume_step=text.NONE if recovery.get("resume_step") is None else str(recovery["resume_step"]),
-        generation=recovery["generation"],
+        generation=text.NONE if recovery.get("generation") is None else str(recovery["generation"]),
         checks=[(name, verdict) for name, verdict in (recovery.get("checks") or {}).items()],
         picture=waterfall.build(recovery, recovery.get("started_s")),
+        needless=_needless(recovery),
     )
+
+
+def _needless(recovery: Json) -> str:
+    if not recovery.get("fault") or recovery.get("generation") is not None:
+        return ""
+    new = recovery.get("replacement")
+    if new:
+        parked = f"A new one ({new['worker']}) was parked {text.duration(new['after_s'])} later."
+        return f"It struck a spare, which holds no rank: nothing had to be recovered. {parked}"
+    if (recovery.get("checks") or {}).get("recovered") == "PASS":
+        return "It was taken back before it was taken for a failure: nothing had to be recovered."
+    if (recovery.get("target") or {}).get("rank") is None:
+        return "It struck a spare, which holds no rank: nothing has to be recovered. No new spare is parked yet."
+    return ""
 
 
 def _columns(recovery: Json) -> list[float | None]:
@@ -210,8 +227,9 @@ def announcement(run: Json, recoveries: Sequence[RecoveryView]) -> str:
     state = f"Run {run['state'].lower()}" + (
         f", {10 * tenths} percent of the steps" if run["state"] == "RUNNING" else ""
     )
-    recovered = sum(1 for view in recoveries if not view.picture.problem)
-    counted = f"{recovered} of {len(recoveries)} recoveries complete" if recoveries else "no recovery so far"
+    needed = [view for view in recoveries if not view.needless]
+    recovered = sum(1 for view in needed if not view.picture.problem)
+    counted = f"{recovered} of {len(needed)} recoveries complete" if needed else "no recovery so far"
     verdict = f" Verdict {run['verdict']}." if run.get("verdict") else ""
     return f"{state}, {counted}.{verdict}"
 

@@ -21,3 +21,8 @@ def say_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
         print(f"phoenix: {text}", file=sys.stderr, flush=True)
+
+
+def shortened(text: str, limit: int = 500) -> str:
+    """An error's text as it is passed on: some of torch's fill pages, and the worker's own output has all of it."""
+    return text if len(text) <= limit else f"{text[:limit]} ..."

@@ -57,6 +57,7 @@ class AgentConfig:
     store: tuple[str, int]
     token: str
     command: tuple[str, ...]
+    environment: dict[str, str]
     run_dir: str | None
     address: str
     world_size: int
@@ -113,6 +114,8 @@ class Agent:
         self._upward: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self._beats: dict[str, dict[str, Any]] = {}
+        self._flush: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Serve until the coordinator says so or is gone; no worker is left afterwards."""
@@ -138,9 +141,11 @@ class Agent:
                 if process is not None:
                     process.popen.kill()
             case _:
-                process = self._processes.get(message.get("to", ""))
-                if process is not None and not process.writer.is_closing():
-                    process.writer.write(encode(message))
+                line = encode({name: value for name, value in message.items() if name != "to"})
+                for worker in message.get("to", ()):
+                    process = self._processes.get(worker)
+                    if process is not None and not process.writer.is_closing():
+                        process.writer.write(line)
 
     async def _spawn(self, worker: str) -> None:
         ours, theirs = socket.socketpair()
@@ -188,7 +193,7 @@ class Agent:
         if config.run_dir:
             ours["PHOENIX_RUN_DIR"] = config.run_dir
         # As torchrun does: several ranks share a machine, each takes one core unless told otherwise.
-        return {"OMP_NUM_THREADS": "1", **os.environ, **ours}
+        return {"OMP_NUM_THREADS": "1", **os.environ, **config.environment, **ours}
 
     async def _relay(self, process: Process, reader: asyncio.StreamReader) -> None:
         async for message in messages(reader):
@@ -198,7 +203,22 @@ class Agent:
             process.heard_at = time.monotonic() if begun and not process.leaving else None
             if message["op"] == "parked" and process.wire is not None:
                 threading.Thread(target=self._watch, args=(process,), name="phoenix-tripwire", daemon=True).start()
-            self._send({**message, "worker": process.worker})
+            if message["op"] == "progress":
+                self._beats[process.worker] = {name: value for name, value in message.items() if name != "op"}
+                if self._flush is None:
+                    self._flush = self._loop.call_later(self.config.detection.heartbeat_s / 2, self._send_beats)
+            else:
+                self._send_beats()  # what a worker says keeps its order
+                self._send({**message, "worker": process.worker})
+
+    def _send_beats(self) -> None:
+        """The heartbeats of all workers of this node on one line: the coordinator reads one a node, not one a rank."""
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        if self._beats:
+            self._send({"op": "beats", "beats": self._beats})
+            self._beats = {}
 
     def _watch(self, process: Process) -> None:
         """A thread per worker, asleep in the kernel until the worker dies."""

@@ -7,11 +7,11 @@ at once from this rank's own data), broken (a newer generation was announced: co
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, HashStore, Store
 
 from phoenix_core.errors import GenerationSuperseded, PeerLost, PhoenixError
 from phoenix_core.sockets import open_sockets, shut_down
+from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
 
 BACKEND: Final = "phoenix"
 DEVICES: Final = ["cpu"]
@@ -30,6 +31,11 @@ COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
 
 FORMING_TIMEOUT: Final = timedelta(seconds=20)
 """For members that announced themselves and died before they connected; the others wait in the store."""
+
+END_POLL_S: Final = 0.1
+
+# Without it gloo asks the store 3 n^2 times to connect n ranks; read by gloo when it connects a group.
+os.environ.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
 
 _c10d: Any = torch._C._distributed_c10d
 """What torch's own type stubs leave out."""
@@ -61,9 +67,16 @@ def _inner_group(backend: Any, kind: Any, rank: int, size: int, store: Store) ->
 class PhoenixGroup(dist.ProcessGroup):
     """One process group; see the module's docstring. Made by torch through `register_backend`."""
 
-    def __init__(self, hub: Hub, store: Store, rank: int, size: int, logical_name: str) -> None:
-        """`logical_name` is the same on every member, in every generation, and different for every group."""
+    def __init__(self, hub: Hub, store: Store, rank: int, ranks: Sequence[int], logical_name: str) -> None:
+        """`ranks` are the members by their rank in the world, `rank` is this one's index there.
+
+        `logical_name` is the same on every member, in every generation, and different for every group.
+        """
+        size = len(ranks)
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub knows only one of the overloads
+        self._ranks = tuple(ranks)
+        self._stream = stream_of_group(logical_name)
+        hub.watermark.know(self._stream)
         self.hub = hub
         self.logical_name = logical_name
         self._group_store = store
@@ -120,13 +133,21 @@ class PhoenixGroup(dist.ProcessGroup):
     # ---------------------------------------------------------------- what torch calls
 
     def _run(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        self.hub.before_collective(name)
+        self.hub.before_collective(name, self._group_size)
         inside = self._inside
         if inside is None or self.hub.superseded():
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         work = getattr(inside[1].group, name)(*args, **kwargs)
-        self.hub.entered(work)
+        self.hub.watermark.enter(self._stream_of(name, args), work)
         return work
+
+    def _stream_of(self, name: str, args: tuple[Any, ...]) -> str:
+        """`send` and `recv` take (tensors, rank in the group, tag): they concern no other member."""
+        if name == "send":
+            return stream_of_message(self._ranks[self._group_rank], self._ranks[args[1]])
+        if name == "recv":
+            return stream_of_message(self._ranks[args[1]], self._ranks[self._group_rank])
+        return self._stream
 
     def getBackendName(self) -> str:
         return BACKEND
@@ -189,8 +210,8 @@ def is_broken_collective(error: BaseException) -> bool:
 class Formation:
     """The building of the inner groups of one generation, in a thread of its own.
 
-    A thread, since gloo's constructor blocks where no signal reaches; one that was superseded is left behind
-    and ends by itself.
+    A thread, since gloo's constructor blocks where no signal reaches; one that was superseded is left behind and ends
+    by itself, but must have ended before the process does.
     """
 
     def __init__(self, hub: Hub, generation: int, groups: list[PhoenixGroup]) -> None:
@@ -201,7 +222,20 @@ class Formation:
         self.finished_ns = 0
         self.done = threading.Event()
         self._on_done = hub.formation_done
-        threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True).start()
+        self._before = open_sockets()
+        self._thread = threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Return once the thread has ended; call where no group of this process is needed any more.
+
+        Where it still waits for a member that died, its sockets are shut down; one that this does not wake ends with
+        its timeout. A process that exits before is aborted by gloo.
+        """
+        while self._thread.is_alive():
+            shut_down(open_sockets() - self._before)
+            self._thread.join(END_POLL_S)
+        self._made.clear()
 
     def _build(self) -> None:
         try:
@@ -239,14 +273,13 @@ class Hub:
         self.generation = 0
         self.announced = 0
         self.local = False
-        self.before_collective: Callable[[str], None] = lambda name: None
+        self.before_collective: Callable[[str, int], None] = lambda name, size: None
         self.formation_done: Callable[[], None] = lambda: None
-        self.entered_count = 0
-        self._completed_count = 0
-        self._pending: deque[Any] = deque()
+        self.watermark = Watermark()
         self._groups: list[weakref.ref[PhoenixGroup]] = []
         self._stores: dict[int, Store] = {}
         self._retired: list[dist.ProcessGroup] = []
+        self._formations: list[Formation] = []
 
     # ---------------------------------------------------------------- groups
 
@@ -284,9 +317,19 @@ class Hub:
             self.retire(group.discard_inner())
             group.localise()
 
-    def form(self, generation: int) -> Formation:
-        """Begin to build every group's inside of `generation`, in order of creation."""
-        return Formation(self, generation, self.groups())
+    def form(self, generation: int, early: Formation | None = None) -> list[Formation]:
+        """Begin to build every group's inside of `generation`, in order of creation.
+
+        `early`: what a spare has begun with the groups that existed when it got its rank.
+        """
+        self.announced = max(self.announced, generation)  # a spare may not have heard of those in between
+        begun = [early] if early is not None and early.generation == generation else []
+        missing = begun[0].others(self.groups()) if begun else self.groups()
+        if missing or not begun:
+            begun.append(Formation(self, generation, missing))
+        under_way = [formation for formation in self._formations if not formation.done.is_set()]
+        self._formations = [*under_way, *(formation for formation in begun if formation not in under_way)]
+        return begun
 
     def install(self, *formations: Formation) -> None:
         """Leave the local state: collectives reach the peers again."""
@@ -294,7 +337,7 @@ class Hub:
             formation.install()
             self.generation = formation.generation
         self.local = False
-        self.reset_watermark()
+        self.watermark.reset()
 
     def retire(self, inner: dist.ProcessGroup | None) -> None:
         if inner is not None:
@@ -310,36 +353,14 @@ class Hub:
 
     def close(self) -> None:
         """Destroy every inner group now: gloo aborts a process that exits with one left in a reference cycle."""
-        self.reset_watermark()
+        self.watermark.reset()
         for group in self.groups():
             self.retire(group.discard_inner())
         self._retired.clear()
+        for formation in self._formations:
+            formation.end()
+        self._formations.clear()
         self._stores.clear()
-
-    # ---------------------------------------------------------------- watermark
-
-    def entered(self, work: Any) -> None:
-        self.entered_count += 1
-        self._pending.append(work)
-        if len(self._pending) > 64:
-            self.completed_count()
-
-    def completed_count(self) -> int:
-        """Collectives that are over, in order; asked by the heartbeat, since C++ waits without telling."""
-        while self._pending:
-            try:
-                work = self._pending[0]
-                if not work.is_completed():
-                    break
-                self._pending.popleft()
-            except IndexError:
-                break  # the other thread was faster
-            self._completed_count += 1
-        return self._completed_count
-
-    def reset_watermark(self) -> None:
-        self._pending.clear()
-        self.entered_count = self._completed_count = 0
 
 
 _hub: Hub | None = None
@@ -359,4 +380,5 @@ def _create(options: Any, _backend_options: Any) -> PhoenixGroup:
         raise PhoenixError("the backend phoenix works inside `with phoenix.session()` only")
     members = "-".join(map(str, options.global_ranks_in_group))
     name = f"{options.group_id}:{members}"
-    return PhoenixGroup(_hub, options.store, options.group_rank, options.group_size, name)
+    ranks = options.global_ranks_in_group or range(options.group_size)  # torch lists none for the world
+    return PhoenixGroup(_hub, options.store, options.group_rank, ranks, name)

@@ -19,10 +19,12 @@ from typing import Any
 
 from phoenix_core.events import EventWriter
 from phoenix_core.membership import Membership
+from phoenix_core.narrator import Narrator
 from phoenix_core.placement import Offer
 from phoenix_core.protocol import (
     Alert,
     Announce,
+    CheckpointWritten,
     Decision,
     End,
     Input,
@@ -48,7 +50,8 @@ from phoenix_core.protocol import (
 from phoenix_core.roster import Job
 from phoenix_core.settings import Detection
 from phoenix_core.storeserver import StoreServer
-from phoenix_core.wire import LINE_LIMIT, encode, messages
+from phoenix_core.wire import COORDINATOR_EVENTS, LINE_LIMIT, encode, messages
+from phoenix_core.world import World
 
 EXIT_CODES = {"completed": 0, "failed": 1, "stopped": 130}
 TICK_S = 0.05
@@ -74,6 +77,8 @@ def input_of(message: dict[str, Any]) -> Input | None:
             return Quiesced(worker=worker, generation=message["generation"], offer=Offer.from_json(message["offer"]))
         case "restored":
             return Restored(worker=worker, generation=message["generation"])
+        case "checkpointed":
+            return CheckpointWritten(worker=worker, boundary=message["boundary"])
         case "finished":
             return LoopFinished(worker=worker, generation=message["generation"])
         case "script_failed":
@@ -91,13 +96,15 @@ class Coordinator:
         self._agents: dict[str, asyncio.StreamWriter] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._started = False
+        self._announced: World | None = None
+        self._narrator = Narrator()
         self._outcome: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     async def run(self, control: socket.socket, store: socket.socket) -> End:
         """Serve until the job has ended; then every agent has been told to end its workers."""
         loop = asyncio.get_running_loop()
-        for sig in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sig, self._tell, StopRequested(reason=f"{signal.Signals(sig).name} received"))
+        for sig, reason in ((signal.SIGTERM, "SIGTERM received"), (signal.SIGINT, "interrupted (Ctrl-C)")):
+            loop.add_signal_handler(sig, self._tell, StopRequested(reason=reason))
         servers = [
             await asyncio.start_server(self._serve_agent, sock=control, limit=LINE_LIMIT),
             await asyncio.start_server(self.store.serve, sock=store, limit=LINE_LIMIT),
@@ -136,6 +143,9 @@ class Coordinator:
                 self._start_when_complete()
             elif not node:
                 break  # a stranger: everything before a valid hello is refused
+            elif message["op"] == "beats":
+                for worker, progress in message["beats"].items():
+                    self._tell(Progressed(worker=worker, progress=Progress.from_json(progress)))
             elif (told := input_of(message)) is not None:
                 self._tell(told)
         writer.close()
@@ -164,6 +174,8 @@ class Coordinator:
             match decision:
                 case Record():
                     self.events.emit(decision.kind, at=None, **decision.fields)
+                    if said := self._narrator.line(decision, time.monotonic()):
+                        print(f"phoenix: {said}", file=sys.stderr, flush=True)
                 case Spawn():
                     self._to_node(decision.node, {"op": "spawn", "worker": decision.worker})
                 case Kill():
@@ -179,41 +191,50 @@ class Coordinator:
                     self._to_ranks(resume)
                 case Release():
                     everyone = [m.worker for m in self.membership.members.values() if m.address is not None]
-                    for worker in everyone:
-                        self._to_worker(worker, {"op": "release"})
+                    self._to_workers(everyone, {"op": "release"})
                 case End():
                     if not self._outcome.done():
                         self._outcome.set_result(decision)
 
     def _announce(self, decision: Announce) -> None:
-        members = self.membership.members
-        self.store.forget_before(decision.world.generation)
-        self._to_ranks(
-            {
-                "op": "world",
-                "world": decision.world.to_json(),
-                "joining": list(decision.joining),
-                "fresh": decision.fresh,
-                "peers": [members[worker].address for worker in decision.world.ranks],
-                "nodes": [members[worker].node for worker in decision.world.ranks],
-            }
-        )
+        """The whole world to whom it is new; to those who were told of the one before, what has changed since."""
+        members, world = self.membership.members, decision.world
+        self.store.forget_before(world.generation)
+        message = {"op": "world", "joining": list(decision.joining), "fresh": decision.fresh}
+        message["boundary"] = decision.boundary
+        whole = {
+            "world": world.to_json(),
+            "peers": [members[worker].address for worker in world.ranks],
+            "nodes": [members[worker].node for worker in world.ranks],
+        }
+        before, self._announced = self._announced, world
+        known = set(before.ranks) if before is not None else set()
+        if before is not None:
+            new = [rank for rank, worker in enumerate(world.ranks) if worker != before.ranks[rank]]
+            placed = [(r, world.ranks[r], members[world.ranks[r]].address, members[world.ranks[r]].node) for r in new]
+            changes = {"generation": world.generation, "spares": list(world.spares), "placed": placed}
+            self._to_workers([w for w in world.ranks if w in known], {**message, "changes": changes})
+        self._to_workers([worker for worker in world.ranks if worker not in known], {**message, **whole})
 
     def _send_plan(self, decision: SendPlan) -> None:
         plan = decision.plan
-        for rank, worker in enumerate(self.membership.ranks):
-            source = plan.sources.get(rank)
-            message = {"op": "plan", "generation": decision.generation, "boundary": plan.boundary}
-            if source is not None:
-                message |= {"tensors": source.tensors, "small": source.small}
-            self._to_worker(worker, message)
+        message = {"op": "plan", "generation": decision.generation, "boundary": plan.boundary, "disk": plan.disk}
+        there = [worker for rank, worker in enumerate(self.membership.ranks) if rank not in plan.sources]
+        self._to_workers(there, message)
+        for rank, source in plan.sources.items():
+            given = {"tensors": source.tensors, "small": source.small}
+            self._to_workers([self.membership.ranks[rank]], {**message, **given})
 
     def _to_ranks(self, message: dict[str, Any]) -> None:
-        for worker in self.membership.ranks:
-            self._to_worker(worker, message)
+        self._to_workers(self.membership.ranks, message)
 
-    def _to_worker(self, worker: str, message: dict[str, Any]) -> None:
-        self._to_worker_agent(worker, {**message, "to": worker})
+    def _to_workers(self, workers: Iterable[str], message: dict[str, Any]) -> None:
+        """One line for all workers of a node; their agent hands it to each."""
+        by_node: dict[str, list[str]] = {}
+        for worker in workers:
+            by_node.setdefault(self.membership.members[worker].node, []).append(worker)
+        for node, there in by_node.items():
+            self._to_node(node, {**message, "to": there})
 
     def _to_worker_agent(self, worker: str, message: dict[str, Any]) -> None:
         self._to_node(self.membership.members[worker].node, message)
@@ -229,10 +250,11 @@ async def serve(config: dict[str, Any]) -> int:
         rank_nodes=tuple(config["rank_nodes"]),
         spare_nodes=tuple(config["spare_nodes"]),
         max_restarts=config["max_restarts"],
+        begins_at=config["begins_at"],
         detection=Detection(**config["detection"]),
     )
     run_dir = config["run_dir"]
-    events = EventWriter(Path(run_dir) / "events" / "coordinator.jsonl" if run_dir else None, forgiving=True)
+    events = EventWriter(Path(run_dir) / COORDINATOR_EVENTS if run_dir else None, forgiving=True)
     control, store = (socket.socket(fileno=fd) for fd in config["listen_fds"])
     end = await Coordinator(job, token=config["token"], events=events).run(control, store)
     if end.outcome != "completed":

@@ -8,7 +8,7 @@ undisturbed run. Hence every rank gets a new reducer with the layout that the su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -40,6 +40,12 @@ def set_flags(module: DistributedDataParallel, forward_sync: bool) -> None:
     module.require_backward_grad_sync = True  # an interrupted `no_sync` may have left it
 
 
+def settled(module: DistributedDataParallel) -> bool:
+    """Whether the module keeps the buckets that it has now."""
+    rebuilds = module.static_graph or not module.find_unused_parameters
+    return bool(module._has_rebuilt_buckets) or not rebuilds
+
+
 def settle(module: DistributedDataParallel) -> None:
     """Let DDP move to the layout that it would take on before its second step; nothing if it has.
 
@@ -47,8 +53,7 @@ def settle(module: DistributedDataParallel) -> None:
     broadcast are the same on every rank that executes the same step.
     """
     reducer: Any = module.reducer
-    rebuilds = module.static_graph or not module.find_unused_parameters
-    if rebuilds and not module._has_rebuilt_buckets:
+    if not settled(module):
         # RuntimeError: this module was broken in its own first backward pass, and keeps its first layout.
         with suppress(RuntimeError):
             module._has_rebuilt_buckets = reducer._rebuild_buckets()
@@ -78,3 +83,43 @@ def reset(module: DistributedDataParallel, buckets: Layout) -> None:
         module.reducer._set_static_graph()
     for hook, state in getattr(module, "_comm_hooks", []):
         distributed._register_comm_hook(module.reducer, state, hook)
+
+
+class Buckets:
+    """Which buckets the next step of each of a rank's modules uses, through steps and recoveries."""
+
+    def __init__(self, modules: Callable[[], list[DistributedDataParallel]]) -> None:
+        self._modules = modules
+        self._settled: list[Layout] | None = None
+        self._reset_at = 0
+
+    def settled(self) -> list[Layout] | None:
+        """Those of every step from the next on; None where DDP has still to move to them.
+
+        The first time it allocates as much as all gradients together.
+        """
+        modules = self._modules()
+        if self._settled is None and all(map(settled, modules)):
+            self._settled = [layout(module) for module in modules]
+        return self._settled
+
+    def now(self) -> list[Layout]:
+        """Those that the modules have now."""
+        return self.settled() or [layout(module) for module in self._modules()]
+
+    def of_next_step(self, live: int) -> list[Layout]:
+        """Those of the step after boundary `live` in the undisturbed run. Call with the groups in their local state."""
+        if self._settled is not None:
+            return self._settled
+        if live > self._reset_at:
+            for module in self._modules():
+                settle(module)
+        return [layout(module) for module in self._modules()]
+
+    def put_back(self, layouts: Sequence[Layout], boundary: int) -> None:
+        """The next step, from `boundary` on, uses `layouts`."""
+        for module, buckets in zip(self._modules(), layouts, strict=True):
+            reset(module, buckets)
+        # DDP comes to the same buckets again whenever it has executed the same step.
+        self._settled = list(layouts) if boundary > 0 else None
+        self._reset_at = boundary

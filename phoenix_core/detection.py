@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from phoenix_core.pace import Pace
 from phoenix_core.protocol import Progress
+
+Seen = Mapping[str, tuple[Progress, float]]
+"""By worker: its watermark and the time (s) at which that last changed."""
 
 
 def keeps_others_waiting(
-    seen: Mapping[str, tuple[Progress, float]], now: float, limit_s: float, finished: Collection[str] = ()
+    seen: Seen, ranks: Sequence[str], now: float, pace: Pace, finished: Collection[str] = ()
 ) -> list[str]:
-    """The workers that have not entered the collective in which all who entered it are waiting.
+    """The workers for whom somebody waits and who themselves wait for nobody.
 
-    `seen[worker]` is its watermark and the time (s) at which that last changed. Nobody is blamed while anybody
-    moves: a slow rank still enters collectives, a hung one does not. Those that have `finished` their last step wait
-    too, in no collective: for whoever does not wait in one either.
+    `ranks[r]` is the worker of rank r. Nobody is blamed while anybody moves: a slow rank still enters collectives, a
+    hung one does not. `pace` says how long is too long. `finished` have executed their last step.
     """
+    limit_s = pace.hang_limit_s()
     if not seen or any(now - changed_at <= limit_s for _, changed_at in seen.values()):
         return []
-    furthest = max(progress.entered for progress, _ in seen.values())
-    behind = {worker: p.entered for worker, (p, _) in seen.items() if p.entered < furthest}
-    waiting = [p for p, _ in seen.values() if p.entered == furthest]
-    if behind and all(p.completed < furthest for p in waiting):
-        least = min(behind.values())
-        return [worker for worker, entered in behind.items() if entered == least]
-    at_work = [worker for worker, (p, _) in seen.items() if p.completed == p.entered and worker not in finished]
-    return at_work if finished else []
+    edges = waits_for({worker: progress for worker, (progress, _) in seen.items()}, ranks, finished)
+    awaited = {other for others in edges.values() for other in others}
+    blamed = [worker for worker in seen if worker in awaited and not edges[worker]]
+    if any(now - seen[worker][1] <= pace.patience_s(seen[worker][0]) for worker in blamed):
+        return []
+    return blamed
+
+
+def _at_work(progress: Progress) -> bool:
+    """Not in a collective of a group. Messages do not count: who has sent one need not have waited for its arrival."""
+    return all(entered == completed for stream, (entered, completed) in progress.streams.items() if ">" not in stream)
+
+
+def waits_for(
+    seen: Mapping[str, Progress], ranks: Sequence[str], finished: Collection[str] = ()
+) -> dict[str, set[str]]:
+    """For each worker those that have not entered the collective, or sent or taken the message, that it waits for.
+
+    Those that have `finished` wait, in no collective, for those who have not and are in none either.
+    """
+    edges: dict[str, set[str]] = {worker: set() for worker in seen}
+    members: dict[str, dict[str, int]] = {}
+    for worker, progress in seen.items():
+        for stream, (entered, _) in progress.streams.items():
+            members.setdefault(stream, {})[worker] = entered
+    # All who wait at the same place of a stream wait for the same workers: found once, not for each of them.
+    late: dict[tuple[str, int], set[str]] = {}
+    for worker, progress in seen.items():
+        for stream, (entered, completed) in progress.streams.items():
+            if entered > completed:
+                if (stream, entered) not in late:
+                    going = _members(stream, ranks, members[stream])
+                    late[stream, entered] = {other for other, theirs in going.items() if theirs < entered}
+                edges[worker] |= late[stream, entered]
+    through = set(finished)
+    at_work = {other for other in seen if other not in through and _at_work(seen[other])}
+    edges.update(dict.fromkeys(finished, at_work))
+    return edges
+
+
+def _members(stream: str, ranks: Sequence[str], entered: Mapping[str, int]) -> Mapping[str, int]:
+    """Who goes through the stream, and how far each has come in it."""
+    source, arrow, destination = stream.partition(">")
+    if not arrow:
+        return entered
+    return {worker: entered.get(worker, 0) for worker in (ranks[int(source)], ranks[int(destination)])}

@@ -23,6 +23,10 @@ class SnapshotUnavailable(PhoenixError):
     """No live twin and no holder can give a rank its state: the job must stop."""
 
 
+class CheckpointDamaged(PhoenixError):
+    """A checkpoint on disk is not as it was written, or a part of it is missing."""
+
+
 class NotEnoughWorkers(PhoenixError):
     """A rank has no worker and no spare can come: the job must stop."""
 

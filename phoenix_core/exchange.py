@@ -10,7 +10,7 @@ from phoenix_core import ddp
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.inbox import Call
 from phoenix_core.snapshot import Protected
-from phoenix_core.transport import Payload, PeerClient, PeerServer
+from phoenix_core.transport import Payload, PeerClient, PeerServer, SmallStates
 
 T = TypeVar("T")
 
@@ -35,6 +35,10 @@ class Exchange:
     def held(self) -> dict[int, tuple[int, ...]]:
         """Boundaries of the small states that this worker holds, by owner."""
         return self._server.held.boundaries()
+
+    @property
+    def held_states(self) -> SmallStates:
+        return self._server.held
 
     def rest(self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes) -> None:
         """The live state is that of `boundary` and stays so until `rise`: peers may have it."""

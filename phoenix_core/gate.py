@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from phoenix_core import ddp
 from phoenix_core.advice import LATE_DRAW, say_once
 from phoenix_core.inbox import Inbox
 from phoenix_core.replicator import Replicator
@@ -53,10 +54,10 @@ class Gate:
         self._replicator.close()
         self._replicator = Replicator(rank, holder, token, self._inbox.notify, self.kept)
 
-    def begin_loop(self) -> None:
-        """Make boundary 0 safe, before the first step."""
-        self.keep(0, self._protected.capture_small({}))
-        self.wait_safe(0)
+    def begin_loop(self, boundary: int) -> None:
+        """Make `boundary`, where the job begins, safe before the first step."""
+        self.keep(boundary, self._protected.capture_small({}))
+        self.wait_safe(boundary)
 
     def arrive(self, boundary: int) -> None:
         """The loop comes to the step from `boundary` on.
@@ -76,8 +77,8 @@ class Gate:
         self.recorded = recorded
         self._task, self._contributed = -1, False
 
-    def before_collective(self, name: str) -> None:
-        """Called before each collective; what counts are the reductions of a backward pass."""
+    def before_collective(self, name: str, *, everybody: bool) -> None:
+        """Called before each collective, of the whole world or not; what counts are reductions of a backward pass."""
         task = torch._C._current_graph_task_id()
         if task == -1 or "reduce" not in name:
             return
@@ -89,7 +90,8 @@ class Gate:
             self._capture()
         else:
             self.wait_safe(self._needed())
-            self._contributed = True
+            # What a part of the world reduces proves nothing of the others.
+            self._contributed = self._contributed or everybody
 
     def before_optimizer(self, size: int) -> None:
         """Returns once every rank's small state of the coming boundary is safe."""
@@ -121,10 +123,13 @@ class Gate:
     def settle(self) -> None:
         """Return once nothing reads the live state any more: a recovery is about to write it."""
 
-    def put_back(self, boundary: int, start: bytes, kept: Payload | None) -> tuple[bytes, bytes]:
-        """This rank resumes at `boundary` with `kept`; returns what a step begins with, and the small state."""
+    def put_back(
+        self, boundary: int, layouts: list[ddp.Layout], start: bytes, kept: Payload | None
+    ) -> tuple[list[ddp.Layout], bytes, bytes]:
+        """This rank resumes at `boundary` with `kept`: the buckets of its next step, what that begins with, and the
+        small state."""
         assert kept is not None
-        return start, bytes(kept)
+        return layouts, start, bytes(kept)
 
     def make_safe(self, boundary: int, kept: Payload | None) -> None:
         """Give the (new) holder the state that this rank resumes with."""

@@ -22,6 +22,7 @@ class Call:
     world: World
     joining: tuple[int, ...]
     fresh: bool
+    boundary: int
     peers: tuple[tuple[str, int], ...]
     nodes: tuple[str, ...]
 
@@ -30,21 +31,40 @@ class Call:
         return self.world.generation
 
     @staticmethod
-    def from_message(message: dict[str, Any]) -> Call:
+    def from_message(message: dict[str, Any], before: Call | None = None) -> Call:
+        """`before` is the announcement that this worker was sent last: most say only what has changed since."""
+        if "changes" in message:
+            assert before is not None
+            return before._with(message)
         return Call(
             world=World.from_json(message["world"]),
             joining=tuple(message["joining"]),
             fresh=message["fresh"],
+            boundary=message["boundary"],
             peers=tuple((host, port) for host, port in message["peers"]),
             nodes=tuple(message["nodes"]),
         )
 
+    def _with(self, message: dict[str, Any]) -> Call:
+        changes = message["changes"]
+        ranks, peers, nodes = list(self.world.ranks), list(self.peers), list(self.nodes)
+        for rank, worker, (host, port), node in changes["placed"]:
+            ranks[rank], peers[rank], nodes[rank] = worker, (host, port), node
+        world = World(generation=changes["generation"], ranks=tuple(ranks), spares=tuple(changes["spares"]))
+        joining = tuple(message["joining"])
+        where = {"boundary": message["boundary"], "peers": tuple(peers), "nodes": tuple(nodes)}
+        return Call(world=world, joining=joining, fresh=message["fresh"], **where)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """This rank's part of the RestorePlan; a source is None where the rank has that state itself."""
+    """This rank's part of the RestorePlan; a source is None where the rank has that state itself.
+
+    `disk`: every rank has it from the checkpoint instead.
+    """
 
     boundary: int
+    disk: bool
     tensors: int | None
     small: int | None
 
@@ -63,13 +83,12 @@ class Inbox:
         with self.changed:
             match message["op"]:
                 case "world":
-                    self.call = Call.from_message(message)
+                    self.call = Call.from_message(message, self.call)
                 case "alert":
                     self.alerted = message["generation"]
                 case "plan":
-                    plan = Plan(
-                        boundary=message["boundary"], tensors=message.get("tensors"), small=message.get("small")
-                    )
+                    sources = {"tensors": message.get("tensors"), "small": message.get("small")}
+                    plan = Plan(boundary=message["boundary"], disk=message["disk"], **sources)
                     self.plans[message["generation"]] = plan
                 case "resume":
                     self.resumed[message["generation"]] = message["boundary"]

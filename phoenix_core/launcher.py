@@ -21,11 +21,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from phoenix_core.settings import Detection
-from phoenix_core.wire import die_with_parent
+from phoenix_core.checkpoint import newest
+from phoenix_core.errors import UsageError
+from phoenix_core.settings import CheckpointSettings, Detection
+from phoenix_core.wire import COORDINATOR_EVENTS, die_with_parent
 
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.2
+WORKER_BYTES = 64 << 20
+"""What a worker that only imported torch shares with no other process, rounded down."""
 IGNORED = (
     "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr",
     "monitor-interval", "start-method", "role", "redirects", "tee", "local-ranks-filter",
@@ -50,6 +54,17 @@ def parser() -> argparse.ArgumentParser:
         help="failures in a row without one new step before the job is given up (default 3)")  # fmt: skip
     add("--run-dir", "--run_dir", "--log-dir", "--log_dir", type=Path, metavar="DIR",
         help="keep events/*.jsonl and logs/*.log here; without it output goes to this terminal")  # fmt: skip
+    add("--hang-timeout", "--hang_timeout", type=float, default=Detection.hang_floor_s, metavar="SECONDS",
+        help="a rank that keeps the others waiting in a step for as long, and for 10 median steps, is replaced "
+        "(default %(default)g)")  # fmt: skip
+    add("--pause-timeout", "--pause_timeout", type=float, default=Detection.between_steps_s, metavar="SECONDS",
+        help="the same between two steps, where a rank may save or evaluate (default %(default)g)")  # fmt: skip
+    add("--checkpoint-dir", "--checkpoint_dir", type=Path, metavar="DIR",
+        help="keep checkpoints here and begin from the latest complete one; the last resort where every copy in memory "
+        "is lost (default: none)")  # fmt: skip
+    add("--checkpoint-every", "--checkpoint_every", type=int, default=100, metavar="N", help="steps (default 100)")
+    add("--checkpoint-keep", "--checkpoint_keep", type=int, default=2, metavar="K",
+        help="complete checkpoints that are kept (default 2)")  # fmt: skip
     add("--standalone", action="store_true", help="accepted as in torchrun; one machine is the only mode today")
     add("-m", "--module", action="store_true", help="the script is a module name, as in python -m")
     add("--no-python", "--no_python", action="store_true", help="the script is a program of its own")
@@ -81,16 +96,75 @@ def _command(options: argparse.Namespace, fail: argparse.ArgumentParser) -> list
     return [sys.executable, "-u", options.script, *options.arguments]
 
 
+def _check_memory(workers: int, fail: argparse.ArgumentParser) -> None:
+    """Refuse what cannot fit, rather than start processes until the machine is full."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if workers * WORKER_BYTES > memory:
+        fail.error(
+            f"{workers} workers on this machine: each takes {WORKER_BYTES >> 20} MiB at the least once it has imported "
+            f"torch, and there are {memory >> 20} MiB; ask for fewer nodes, ranks or spares"
+        )
+
+
+def _make_run_dir(path: Path, fail: argparse.ArgumentParser) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if (path / COORDINATOR_EVENTS).exists():
+            fail.error(f"--run-dir {path}: it holds the events of an earlier job; give another directory")
+    except OSError as error:
+        fail.error(f"--run-dir {path}: {error.strerror}")
+
+
+def _checkpoints(
+    options: argparse.Namespace, world_size: int, fail: argparse.ArgumentParser
+) -> tuple[CheckpointSettings | None, int]:
+    """Where checkpoints go, and the boundary to begin from: that of the latest that is complete and intact."""
+    if options.checkpoint_dir is None:
+        return None, 0
+    if options.checkpoint_every < 2 or options.checkpoint_keep < 1:
+        fail.error("--checkpoint-every needs at least 2 steps, --checkpoint-keep at least 1 checkpoint")
+    root = options.checkpoint_dir.resolve()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        found = newest(root)
+    except OSError as error:
+        fail.error(f"--checkpoint-dir {options.checkpoint_dir}: {error.strerror}")
+    for reason in found.refused:
+        print(f"phoenix run: a checkpoint is not used: {reason}", file=sys.stderr)
+    if found.boundary is not None and found.world_size != world_size:
+        fail.error(
+            f"--checkpoint-dir {options.checkpoint_dir}: its checkpoint is of {found.world_size} ranks, this job has "
+            f"{world_size}; give another directory, or as many ranks"
+        )
+    if found.boundary is not None:
+        print(f"phoenix run: begins from the checkpoint of step {found.boundary}", file=sys.stderr)
+    settings = CheckpointSettings(directory=root, every=options.checkpoint_every, keep=options.checkpoint_keep)
+    return settings, found.boundary or 0
+
+
 class Launcher:
     """The processes of one job; `run` returns its exit code with none of them left."""
 
-    def __init__(self, options: argparse.Namespace, command: Sequence[str], nodes: int, per_node: int) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        command: Sequence[str],
+        nodes: int,
+        per_node: int,
+        *,
+        detection: Detection,
+        checkpoint: CheckpointSettings | None,
+        begins_at: int,
+    ) -> None:
         self.options = options
         self.command = command
         self.nodes = [f"n{index}" for index in range(nodes)]
         self.spare_nodes = [f"n{nodes + index}" for index in range(options.spares)]
         self.per_node = per_node
         self.token = secrets.token_hex(16)
+        self.detection = asdict(detection)
+        self.checkpoint = checkpoint
+        self.begins_at = begins_at
         self.run_dir = str(options.run_dir.resolve()) if options.run_dir else None
         self._children: list[subprocess.Popen[str]] = []
         self._interrupted: int | None = None
@@ -111,15 +185,19 @@ class Launcher:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+        if self._interrupted is not None:
+            if code < 0:  # it came before the coordinator could have said so
+                print("phoenix run: the job stopped: interrupted before it began", file=sys.stderr)
+            return 130
         if code < 0:
             print(f"phoenix run: the coordinator was ended by signal {-code}; the job stops", file=sys.stderr)
-        return 130 if self._interrupted else max(code, 0) or int(code < 0)
+        return max(code, 0) or int(code < 0)
 
     def _wait_for(self, coordinator: subprocess.Popen[str]) -> int:
         """The coordinator's exit code; an interruption is passed on to it, whenever it came."""
         while True:
             if self._interrupted is not None:
-                coordinator.terminate()
+                coordinator.send_signal(self._interrupted)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return coordinator.wait(timeout=POLL_S)
 
@@ -131,7 +209,8 @@ class Launcher:
             "rank_nodes": [node for node in self.nodes for _ in range(self.per_node)],
             "spare_nodes": self.spare_nodes,
             "max_restarts": self.options.max_restarts,
-            "detection": asdict(Detection()),
+            "begins_at": self.begins_at,
+            "detection": self.detection,
             "run_dir": self.run_dir,
             "token": self.token,
             "listen_fds": [control.fileno(), store.fileno()],
@@ -145,11 +224,12 @@ class Launcher:
             "store": store,
             "token": self.token,
             "command": list(self.command),
+            "environment": self.checkpoint.to_environment() if self.checkpoint else {},
             "run_dir": self.run_dir,
             "address": LOOPBACK,
             "world_size": len(self.nodes) * self.per_node,
             "local_world_size": self.per_node,
-            "detection": asdict(Detection()),
+            "detection": self.detection,
         }
 
     def _start(self, module: str, config: Mapping[str, object], fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
@@ -179,16 +259,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 completed, 1 failed, 2 usage, 130 interrupted."""
     command_line = parser()
     options = command_line.parse_args(argv)
-    if options.spares < 0:
-        command_line.error(f"--spares {options.spares}: a number from 0 on")
+    for flag, number in (("--spares", options.spares), ("--max-restarts", options.max_restarts)):
+        if number < 0:
+            command_line.error(f"{flag} {number}: a number from 0 on")
     nodes = _count(options.nnodes, "--nnodes", command_line)
     per_node = _count(options.nproc_per_node, "--nproc-per-node", command_line)
+    _check_memory(nodes * per_node + options.spares, command_line)
     command = _command(options, command_line)
     if options.no_python and shutil.which(options.script) is None:
         command_line.error(f"there is no program {options.script}")
     if options.run_dir is not None:
-        try:
-            options.run_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            command_line.error(f"--run-dir {options.run_dir}: {error.strerror}")
-    return Launcher(options, command, nodes, per_node).run()
+        _make_run_dir(options.run_dir, command_line)
+    try:
+        detection = Detection(hang_floor_s=options.hang_timeout, between_steps_s=options.pause_timeout)
+    except UsageError as error:
+        command_line.error(f"--hang-timeout and --pause-timeout: {error}")
+    checkpoint, begins_at = _checkpoints(options, nodes * per_node, command_line)
+    return Launcher(
+        options, command, nodes, per_node, detection=detection, checkpoint=checkpoint, begins_at=begins_at
+    ).run()

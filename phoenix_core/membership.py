@@ -1,23 +1,23 @@
 """Who is in the job and what happens next: a state machine without clock, socket or torch.
 
-`Membership.handle(input, now)` takes one thing that happened and returns what is to be done. The
-coordinator drives it with real time, the simulator with a virtual one. A failure at any instant, of
-anybody, also in the middle of a recovery, has one answer: the next generation.
+`Membership.handle(input, now)` takes one thing that happened and returns what is to be done. The coordinator drives it
+with real time, the simulator with a virtual one. A failure at any instant, of anybody, has one answer: the next
+generation.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Sequence
-from statistics import median
 from typing import Final
 
 from phoenix_core.detection import keeps_others_waiting
 from phoenix_core.errors import SnapshotUnavailable
+from phoenix_core.pace import Boundaries, Pace
 from phoenix_core.placement import Offer, RestorePlan, plan_restore
 from phoenix_core.protocol import (
     Alert,
     Announce,
+    CheckpointWritten,
     Decision,
     End,
     Input,
@@ -39,13 +39,12 @@ from phoenix_core.protocol import (
     WorkerParked,
     WorkerSuspected,
 )
+from phoenix_core.restarts import A_SPARE, Restarts, reason_before_training
 from phoenix_core.roster import Job, Member, Phase, State
 from phoenix_core.world import World
 
 RECOVERY_LIMIT_S: Final = 60.0
 """A rank that has not reported by then in a recovery is taken for failed itself."""
-A_SPARE: Final = -1
-"""Stands for all spares where failures are counted by rank."""
 
 
 class Membership:
@@ -56,22 +55,22 @@ class Membership:
         self.phase = Phase.FORMING
         self.members: dict[str, Member] = {}
         self.ranks: list[str] = []
+        self._rank_of: dict[str, int] = {}
         self.generation = 0
-        self.joining: set[int] = set()
-        self._vacant: set[int] = set()
-        self._expected: set[int] = set()
+        self.joining, self._vacant, self._expected = set[int](), set[int](), set[int]()
         self._offers: dict[int, Offer] = {}
         self._plan: RestorePlan | None = None
         self._restored: set[int] = set()
         self._finished: set[int] = set()
         self._to_respawn: list[str] = []
-        self._failures: Counter[int] = Counter()
+        self._restarts = Restarts(job.max_restarts, job.begins_at)
+        self._on_disk = job.begins_at
+        self._parts: dict[int, set[int]] = {}
         self._last_failure = ""
         self._recovering_since = 0.0
         self._resumed_at: int | None = None
-        self._furthest = 0
-        self._step_seconds: deque[float] = deque(maxlen=20)
-        self._last_boundary: tuple[int, float] | None = None
+        self._pace = Pace(job.detection)
+        self._boundaries = Boundaries()
 
     # ---------------------------------------------------------------- entry points
 
@@ -80,6 +79,8 @@ class Membership:
         nodes = (*self.job.rank_nodes, *self.job.spare_nodes)
         spawned = [self._spawn(node) for node in nodes]
         self.ranks = [decision.worker for decision in spawned[: len(self.job.rank_nodes)]]
+        self._rank_of = {worker: rank for rank, worker in enumerate(self.ranks)}
+        self._expected = set(self._rank_of.values())  # to park
         return list(spawned)
 
     def handle(self, event: Input, now: float) -> list[Decision]:
@@ -103,6 +104,8 @@ class Membership:
                 return self._quiesced(event)
             case Restored():
                 return self._was_restored(event, now)
+            case CheckpointWritten():
+                return self._checkpointed(event)
             case LoopFinished():
                 return self._loop_finished(event)
             case ScriptFailed():
@@ -117,14 +120,9 @@ class Membership:
     @property
     def world(self) -> World:
         parked = tuple(
-            m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self.ranks
+            m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self._rank_of
         )
         return World(generation=self.generation, ranks=tuple(self.ranks), spares=parked)
-
-    @property
-    def step_seconds(self) -> float | None:
-        """Median time from one boundary of the slowest rank to its next; None before the first."""
-        return median(self._step_seconds) if self._step_seconds else None
 
     # ---------------------------------------------------------------- workers come and go
 
@@ -142,12 +140,13 @@ class Membership:
         if member is None or member.state is not State.STARTING:
             return []
         member.state, member.address = State.PARKED, event.address
-        if member.worker not in self.ranks:
-            del self._failures[A_SPARE]
+        rank = self._rank_of.get(member.worker)
+        if rank is None:
+            self._restarts.spares_work()
         if self.phase is Phase.FORMING:
-            parked = [self.members[worker].state is State.PARKED for worker in self.ranks]
-            first = self._form(set(range(len(self.ranks))), now) if all(parked) else []
-            return first if member.worker in self.ranks else [self._record_parked(member), *first]
+            self._expected -= {rank}
+            first = [] if self._expected else self._form(set(range(len(self.ranks))), now)
+            return first if rank is not None else [self._record_parked(member), *first]
         record = self._record_parked(member)
         return [record, *self._fill_vacancies(now)]
 
@@ -166,9 +165,9 @@ class Membership:
 
     def _left(self, member: Member, code: int) -> list[Decision]:
         member.state = State.GONE
-        if code != 0 and member.worker in self.ranks:
+        if code != 0 and member.worker in self._rank_of:
             how = member.error or (f"signal {-code}" if code < 0 else f"exit code {code}")
-            rank = self.ranks.index(member.worker)
+            rank = self._rank_of[member.worker]
             return self._end("failed", f"rank {rank} ({member.worker}) ended with {how} after the last step")
         if any(self._alive(self.members[worker]) for worker in self.ranks):
             return []
@@ -180,7 +179,7 @@ class Membership:
         failed = [self.members[w] for w in workers if w in self.members and self._alive(self.members[w])]
         hit_ranks = False
         for member in failed:
-            rank = self.ranks.index(member.worker) if member.worker in self.ranks else None
+            rank = self._rank_of.get(member.worker)
             member.state = State.FAILED
             fields = {"worker": member.worker, "node": member.node, "rank": rank, "cause": cause, "detail": detail}
             generation = self.generation + 1 if rank is not None else self.generation
@@ -198,8 +197,8 @@ class Membership:
         if self.phase is Phase.LEAVING:
             who = failed[0].worker
             return [*decisions, *self._end("failed", f"{who} failed after the last step ({detail or cause})")]
-        ranks = [self.ranks.index(m.worker) if m.worker in self.ranks else A_SPARE for m in failed]
-        self._failures.update(ranks)
+        ranks = [self._rank_of.get(m.worker, A_SPARE) for m in failed]
+        self._restarts.failed(ranks)
         self._last_failure = f"{failed[0].worker} on {failed[0].node}: {detail or cause}"
         give_up = self._reason_to_give_up(failed[0], detail or cause)
         if give_up:
@@ -213,16 +212,9 @@ class Membership:
 
     def _reason_to_give_up(self, member: Member, why: str) -> str:
         who = f"{member.worker} on {member.node}"
-        if self.phase is Phase.FORMING or (self.phase is Phase.BUILDING and member.worker in self.ranks):
-            return f"{who} failed before training began ({why}); its log says why"
-        for rank, failures in self._failures.items():
-            if failures > self.job.max_restarts:
-                whose = "a spare" if rank == A_SPARE else f"rank {rank}"
-                return (
-                    f"{whose} failed {failures} times without one new step, the last time {who} ({why}); "
-                    f"the limit is --max-restarts {self.job.max_restarts}"
-                )
-        return ""
+        if self.phase is Phase.FORMING or (self.phase is Phase.BUILDING and member.worker in self._rank_of):
+            return reason_before_training(who, why)
+        return self._restarts.reason_to_give_up(f"{who} ({why})")
 
     # ---------------------------------------------------------------- a new generation
 
@@ -230,11 +222,13 @@ class Membership:
         """Give every vacant rank a spare; where there are too few, start workers and wait for them."""
         if not self._vacant or self.phase is not Phase.RECOVERING:
             return []
-        spares = [m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self.ranks]
+        spares = [m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self._rank_of]
         if len(spares) >= len(self._vacant):
             filled = set(self._vacant)
             for rank, worker in zip(sorted(filled), spares, strict=False):
+                del self._rank_of[self.ranks[rank]]
                 self.ranks[rank] = worker
+                self._rank_of[worker] = rank
             return self._form(filled, now)
         coming = sum(m.state is State.STARTING for m in self.members.values())
         missing = len(self._vacant) - len(spares) - coming
@@ -267,31 +261,33 @@ class Membership:
             for r in sorted(filled):
                 assigned = {"worker": self.ranks[r], "rank": r, "generation": self.generation}
                 decisions.append(Record(kind="spare_assigned", fields=assigned))
-        decisions.append(Announce(world=world, joining=tuple(sorted(self.joining)), fresh=fresh))
+        joining = tuple(sorted(self.joining))
+        decisions.append(Announce(world=world, joining=joining, fresh=fresh, boundary=self.job.begins_at))
         if fresh:
-            self._plan = RestorePlan(boundary=0, sources={})
+            self._plan = RestorePlan(boundary=self.job.begins_at, sources={})
         elif not self._expected:
             decisions += self._make_plan()
         return decisions
 
     def _rank_in(self, worker: str, generation: int) -> int | None:
         """The rank of a worker that speaks in the current generation; None for a stale voice."""
-        if generation != self.generation or worker not in self.ranks or self._vacant:
-            return None
-        return self.ranks.index(worker)
+        return None if generation != self.generation or self._vacant else self._rank_of.get(worker)
 
     def _quiesced(self, event: Quiesced) -> list[Decision]:
         rank = self._rank_in(event.worker, event.generation)
         if rank is None or rank not in self._expected or self._plan is not None:
             return []
         self._offers[rank] = event.offer
-        return self._make_plan() if set(self._offers) >= self._expected else []
+        return self._make_plan() if len(self._offers) == len(self._expected) else []
 
     def _make_plan(self) -> list[Decision]:
         try:
             self._plan = plan_restore(self._offers, len(self.ranks))
         except SnapshotUnavailable as error:
-            return self._end("failed", f"{error}; the last failure was of {self._last_failure}")
+            if not self._on_disk:
+                hint = f"the last failure was of {self._last_failure}; --checkpoint-dir would have kept a copy on disk"
+                return self._end("failed", f"{error}; {hint}")
+            self._plan = RestorePlan(boundary=self._on_disk, sources={}, disk=True)
         return [SendPlan(generation=self.generation, plan=self._plan)]
 
     def _was_restored(self, event: Restored, now: float) -> list[Decision]:
@@ -304,10 +300,12 @@ class Membership:
             return []
         self.phase = Phase.RUNNING
         self.joining = set()
-        self._resumed_at, self._last_boundary = self._plan.boundary, None
-        self._furthest = max(self._furthest, self._plan.boundary)
+        self._resumed_at = self._plan.boundary
+        self._pace.resume()
+        self._restarts.resumed(self._plan.boundary)
         for worker in self.ranks:
             self.members[worker].changed_at = now
+        self._boundaries = Boundaries(self.members[worker].progress.boundary for worker in self.ranks)
         resumed = Record(kind="generation_resumed", fields={"generation": self.generation, "step": self._plan.boundary})
         return [resumed, Resume(generation=self.generation, boundary=self._plan.boundary)]
 
@@ -317,19 +315,14 @@ class Membership:
         member = self.members.get(event.worker)
         if member is None or member.state is not State.ACTIVE:
             return []
+        before = member.progress.boundary
         if event.progress != member.progress:
             member.progress, member.changed_at = event.progress, now
         if self.phase is not Phase.RUNNING:
             return []
-        lowest = min(self.members[worker].progress.boundary for worker in self.ranks)
-        if self._last_boundary is None or lowest > self._last_boundary[0]:
-            if self._last_boundary is not None:
-                steps = lowest - self._last_boundary[0]
-                self._step_seconds.append((now - self._last_boundary[1]) / steps)
-            self._last_boundary = (lowest, now)
-        if lowest > self._furthest:  # a step that is only executed again forgives nothing
-            self._furthest = lowest
-            self._failures = Counter({A_SPARE: self._failures[A_SPARE]})
+        lowest = self._boundaries.moved(before, event.progress.boundary)
+        self._pace.reached(lowest, now)
+        self._restarts.reached(lowest)
         if self._resumed_at is not None and lowest > self._resumed_at:
             return self._recovery_committed()
         return []
@@ -337,12 +330,22 @@ class Membership:
     def _recovery_committed(self) -> list[Decision]:
         """The new world has a step of its own: make up for the dead, off everybody's critical path."""
         self._resumed_at = None
-        del self._failures[A_SPARE]
+        self._restarts.spares_work()
         return self._respawn()
 
     def _respawn(self) -> list[Decision]:
         nodes, self._to_respawn = self._to_respawn, []
         return [self._spawn(node) for node in nodes]
+
+    def _checkpointed(self, event: CheckpointWritten) -> list[Decision]:
+        """Ranks write at their own pace: it is there once the last of them has."""
+        if (rank := self._rank_of.get(event.worker)) is not None:
+            parts = self._parts.setdefault(event.boundary, set())
+            parts.add(rank)
+            if len(parts) == len(self.ranks):
+                self._on_disk = max(self._on_disk, event.boundary)
+                self._parts = {later: done for later, done in self._parts.items() if later > self._on_disk}
+        return []
 
     def _loop_finished(self, event: LoopFinished) -> list[Decision]:
         rank = self._rank_in(event.worker, event.generation)
@@ -363,19 +366,16 @@ class Membership:
     # ---------------------------------------------------------------- time
 
     def hang_limit_s(self) -> float:
-        """How long a rank may keep the others waiting."""
-        detection = self.job.detection
-        if self.step_seconds is None:
-            return detection.first_step_s
-        return max(detection.hang_floor_s, detection.hang_factor * self.step_seconds)
+        """How long a rank may keep the others waiting in the middle of a step."""
+        return self._pace.hang_limit_s()
 
     def _tick(self, now: float) -> list[Decision]:
         if self.phase is Phase.RUNNING:
             seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
             finished = [self.ranks[rank] for rank in self._finished]
-            limit = self.hang_limit_s()
-            if hung := keeps_others_waiting(seen, now, limit, finished):
-                return self._failed(hung, "no_progress", f"has kept the others waiting for {limit:.1f} s", now)
+            if hung := keeps_others_waiting(seen, self.ranks, now, self._pace, finished):
+                waited_s = now - max(seen[worker][1] for worker in hung)
+                return self._failed(hung, "no_progress", f"has kept the others waiting for {waited_s:.1f} s", now)
         recovering = self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant
         limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
         if recovering and now - self._recovering_since > limit:

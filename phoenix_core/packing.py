@@ -47,6 +47,16 @@ class _Pickler(pickle.Pickler):
 
 def pack(value: object) -> bytes:
     """Pickle, with tensors as their bytes; `pickle.loads` reads it."""
+    try:
+        return _dumped(value, fast=True)
+    except (ValueError, RecursionError):  # something in it contains itself
+        return _dumped(value, fast=False)
+
+
+def _dumped(value: object, *, fast: bool) -> bytes:
+    """`fast`: what occurs twice is written twice, so that it does not matter whether two equal objects are one."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
+    pickler = _Pickler(buffer)
+    pickler.fast = fast
+    pickler.dump(value)
     return buffer.getvalue()

@@ -49,6 +49,8 @@ class RestorePlan:
 
     boundary: int
     sources: Mapping[int, Source]
+    disk: bool = False
+    """Every rank reads its state from the checkpoint of that boundary."""
 
 
 def plan_restore(offers: Mapping[int, Offer], size: int) -> RestorePlan:
@@ -61,9 +63,11 @@ def plan_restore(offers: Mapping[int, Offer], size: int) -> RestorePlan:
     if any(offer.whole for offer in offers.values()):
         return _plan_from_snapshots(offers, size)
     missing: list[str] = []
+    givers = _givers(offers)
     for boundary in sorted({offer.live for offer in offers.values() if offer.live is not None}, reverse=True):
         twins = sorted(rank for rank, offer in offers.items() if offer.live == boundary)
-        small = {rank: _small_source(rank, boundary, offers) for rank in range(size) if rank not in twins}
+        there = set(twins)
+        small = {rank: _small_source(rank, boundary, offers, givers) for rank in range(size) if rank not in there}
         lost = [rank for rank, source in small.items() if source is None]
         if not lost:
             return RestorePlan(boundary=boundary, sources=_sources(small, twins))
@@ -77,9 +81,10 @@ def _plan_from_snapshots(offers: Mapping[int, Offer], size: int) -> RestorePlan:
     lives = {offer.live for offer in offers.values() if offer.live is not None}
     kept = {boundary for offer in offers.values() for boundary in offer.own}
     missing: list[str] = []
+    givers = _givers(offers)
     for boundary in sorted(lives | kept, reverse=True):
         behind = [rank for rank in range(size) if rank not in offers or offers[rank].live != boundary]
-        sources = {rank: _small_source(rank, boundary, offers) for rank in behind}
+        sources = {rank: _small_source(rank, boundary, offers, givers) for rank in behind}
         lost = [rank for rank, source in sources.items() if source is None]
         if not lost:
             given = {r: Source(tensors=None, small=None if s == r else s) for r, s in sources.items()}
@@ -88,12 +93,23 @@ def _plan_from_snapshots(offers: Mapping[int, Offer], size: int) -> RestorePlan:
     raise SnapshotUnavailable(f"no step is left to resume from ({'; '.join(missing) or 'no rank has survived'})")
 
 
-def _small_source(rank: int, boundary: int, offers: Mapping[int, Offer]) -> int | None:
+def _givers(offers: Mapping[int, Offer]) -> dict[tuple[int, int], int]:
+    """By (rank, boundary) the first other rank that holds that state: found once, not by a search for each rank."""
+    givers: dict[tuple[int, int], int] = {}
+    for holder in sorted(offers):
+        for rank, boundaries in offers[holder].held.items():
+            for boundary in boundaries if holder != rank else ():
+                givers.setdefault((rank, boundary), holder)
+    return givers
+
+
+def _small_source(
+    rank: int, boundary: int, offers: Mapping[int, Offer], givers: Mapping[tuple[int, int], int]
+) -> int | None:
     """The rank that can give `rank` its small state; `rank` itself where it has kept its own."""
     if rank in offers and boundary in offers[rank].own:
         return rank
-    others = (other for other in sorted(offers) if other != rank)
-    return next((other for other in others if boundary in offers[other].held.get(rank, ())), None)
+    return givers.get((rank, boundary))
 
 
 def _sources(small: Mapping[int, int | None], twins: Sequence[int]) -> dict[int, Source]:

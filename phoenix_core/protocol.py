@@ -13,17 +13,21 @@ from phoenix_core.world import World
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A rank's watermark: collectives entered and completed, and the boundary of its live state."""
+    """A rank's watermark: the boundary of its live state, and collectives (entered, completed) by stream.
+
+    See watermark.py for what a stream is and how it is named.
+    """
 
     boundary: int = 0
     phase: str = ""
-    entered: int = 0
-    completed: int = 0
+    streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> Progress:
-        numbers = {name: int(str(data[name])) for name in ("boundary", "entered", "completed")}
-        return Progress(phase=str(data["phase"]), **numbers)
+        streams = data["streams"]
+        assert isinstance(streams, Mapping)
+        counts = {name: (int(entered), int(completed)) for name, (entered, completed) in streams.items()}
+        return Progress(boundary=int(str(data["boundary"])), phase=str(data["phase"]), streams=counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +81,14 @@ class Restored:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointWritten:
+    """The worker's part of the checkpoint of `boundary` is on disk."""
+
+    worker: str
+    boundary: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoopFinished:
     """The rank has executed its last step and waits for the others."""
 
@@ -110,6 +122,7 @@ Input = (
     | Progressed
     | Quiesced
     | Restored
+    | CheckpointWritten
     | LoopFinished
     | ScriptFailed
     | StopRequested
@@ -141,11 +154,15 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True)
 class Announce:
-    """A new generation. `joining` are the ranks whose state must come from others; `fresh`: nobody has any."""
+    """A new generation. `joining` are the ranks whose state must come from others; `fresh`: nobody has any.
+
+    `boundary`: where a fresh job begins, above 0 from a checkpoint.
+    """
 
     world: World
     joining: tuple[int, ...]
     fresh: bool
+    boundary: int
 
 
 @dataclass(frozen=True, kw_only=True)

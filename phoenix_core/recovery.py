@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from phoenix_core import ddp, fsdp
-from phoenix_core.advice import LATE_COLLECTIVE, say_once
+from phoenix_core.advice import LATE_COLLECTIVE, say_once, shortened
 from phoenix_core.communicator import BACKEND, Formation, Hub, install, is_broken_collective
 from phoenix_core.control import Control
 from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
@@ -25,6 +26,7 @@ from phoenix_core.gate import Gate
 from phoenix_core.hooks import insist, let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
 from phoenix_core.placement import Offer, holder_of
+from phoenix_core.saver import Saver, Written
 from phoenix_core.settings import WorkerSettings
 from phoenix_core.shards import BESIDE_TRAINING, ShardGate
 from phoenix_core.snapshot import Protected
@@ -56,13 +58,15 @@ class Rank:
         self._call: Call | None = None
         self._early: Formation | None = None
         self._in_loop = False
-        self._reducers_since = 0
         self._start = b""
         self._in_step = False
         self._again: tuple[bytes, bytes] | None = None
-        self._layouts: list[ddp.Layout] | None = None
-        self._phase = ""
-        self._changing = False
+        self._buckets = ddp.Buckets(self.protected.ddp_modules)
+        self._saver: Saver | None = None
+        if settings is not None and settings.checkpoint is not None:
+            disk, worker = settings.checkpoint, settings.worker
+            self._saver = Saver(disk, worker, self.protected, self._buckets, self._part_written)
+        self._phase, self._changing = "", False
 
     # ---------------------------------------------------------------- joining the job
 
@@ -99,7 +103,7 @@ class Rank:
         store = PrefixStore(f"{call.generation}/init", self.hub.store_for(call.generation))
         dist.init_process_group(BACKEND, store=store, rank=rank, world_size=self.size)
         if not call.fresh:
-            self._early = self.hub.form(call.generation)  # while the script builds its model
+            (self._early,) = self.hub.form(call.generation)  # while the script builds its model
 
     def attach(self, before_optimizer: Callable[..., None]) -> None:
         """Hook into the protected objects: phases, interruption points, the instant before an in-place change.
@@ -107,8 +111,8 @@ class Rank:
         Raises UsageError for what cannot be restored.
         """
         self.protected.check(self.size)
-        if self.size > 1 and self.protected.sharded:
-            self.gate = ShardGate(self.protected, self.inbox, self._enter_phase)
+        if self.size > 1 and self.protected.has_own_state(self.size):
+            self.gate = ShardGate(self.protected, self.inbox, self._enter_phase, self._buckets)
         for optimizer in self.protected.optimizers().values():
             optimizer.register_step_pre_hook(before_optimizer)
         on_backward(self.protected.modules().values(), self._enter_backward)
@@ -123,7 +127,9 @@ class Rank:
         elif call.fresh:
             self.live = 0
             self._open_gate(call)
-            self.gate.begin_loop()
+            if call.boundary and self._saver is not None:
+                self._put_back(call.boundary, *self._saver.read(call.boundary, self.rank, whole=self.gate.whole))
+            self.gate.begin_loop(self.boundary)
             self._control.send("restored", generation=self.generation)
             try:
                 self._wait(lambda: self.inbox.resumed.get(self.generation), self.generation)
@@ -146,6 +152,8 @@ class Rank:
         if self.size > 1:
             self._start = self.protected.capture_start()
             self.gate.arrive(self.boundary)
+        if self._saver is not None and self._saver.due(self.boundary):
+            self._saver.save(self.boundary, self.rank, self.size, whole=self.gate.whole)
         self._changing, self._in_step = False, True
 
     def begin_step(self, recorded: Mapping[str, Any]) -> None:
@@ -155,19 +163,15 @@ class Rank:
 
     def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
         """The step is in the live state. Raises UsageError where its gradients wait for another step."""
-        if not self._changing and any(p.grad is not None and bool(p.grad.any()) for p in self.protected.parameters()):
+        waits = not self._changing and self._phase != "forward"  # in "forward" the script has only left it early
+        if waits and any(p.grad is not None and bool(p.grad.any()) for p in self.protected.parameters()):
             raise UsageError(
                 f"step {self.boundary} left gradients but called no protected optimizer: accumulate inside one "
                 "`with step`, and hand every optimizer to protect()"
             )
+        self.before_optimizer()  # of a step that has none
         self._in_step = False
-        if (
-            self.size > 1
-            and self._layouts is None
-            and all(module._has_rebuilt_buckets for module in self.protected.ddp_modules())
-        ):
-            # Once, here, where it is in nobody's way: it allocates as much as all gradients together.
-            self._layouts = [ddp.layout(module) for module in self.protected.ddp_modules()]
+        self._buckets.settled()  # asked for here, where what it costs once is in nobody's way
         step = self.boundary
         self.boundary += 1
         self.live = self.boundary
@@ -184,13 +188,13 @@ class Rank:
         if self._phase == "forward":
             self._enter_phase("backward")
 
-    def _before_collective(self, name: str) -> None:
+    def _before_collective(self, name: str, size: int) -> None:
         if self.size == 1 or self.hub.local:
             return
-        if self._changing and self._in_step:
+        if not (self._changing and self._in_step):
+            self.gate.before_collective(name, everybody=size == self.size)
+        elif not self.gate.whole:
             say_once(LATE_COLLECTIVE)
-        else:
-            self.gate.before_collective(name)
 
     def before_optimizer(self) -> None:
         """Return only once nothing of this step can be needed that is not safe."""
@@ -240,20 +244,28 @@ class Rank:
         generation, exchange = call.generation, self._exchange
         assert exchange is not None and self._control is not None
         self._send_offer(generation)
-        formations = self._form(generation)
+        early, self._early = self._early, None
+        formations = self.hub.form(generation, early)
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
         source, moved = "live", 0
         layouts, start = exchange.own()
         if plan.tensors is not None:
             self.live, source = None, f"rank {plan.tensors}"
             layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary)
-        kept = self._kept_of(call, plan)
+        kept = None if plan.disk else self._kept_of(call, plan)
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
         ready_ns = max(formation.finished_ns for formation in formations)
         self._emit("communicator_ready", at=ready_ns, groups=len(self.hub.groups()))
-        start, small = self.gate.put_back(plan.boundary, start, kept)
+        if plan.disk and self._saver is not None:
+            self.live, source = None, "disk"
+            layouts, start, small = self._saver.read(plan.boundary, self.rank, whole=self.gate.whole)
+            for states in (self.gate.own, exchange.held_states):
+                states.forget_after(plan.boundary)
+            kept = None if self.gate.whole else small
+        else:
+            layouts, start, small = self.gate.put_back(plan.boundary, layouts, start, kept)
         self._put_back(plan.boundary, layouts, start, small)
         if plan.tensors is not None and plan.boundary > 0:
             # This rank never ended that step, but the state that it was given has it: say so, with its records.
@@ -286,18 +298,8 @@ class Rank:
         fsdp.reset(self.protected.modules().values())
         if self.live is not None:
             start = self._start if self._in_step else self.protected.capture_start()
-            self._exchange.rest(generation, self.live, self._settled_layouts(self.live), start)
+            self._exchange.rest(generation, self.live, self._buckets.of_next_step(self.live), start)
         self._emit("worker_quiesced", boundary=self.live)
-
-    def _settled_layouts(self, live: int) -> list[ddp.Layout]:
-        """The buckets of the step after `live` in the undisturbed run."""
-        if self._layouts is not None:
-            return self._layouts
-        modules = self.protected.ddp_modules()
-        if live > self._reducers_since:
-            for module in modules:
-                ddp.settle(module)
-        return [ddp.layout(module) for module in modules]
 
     def _send_offer(self, generation: int) -> None:
         assert self._control is not None and self._exchange is not None
@@ -305,23 +307,12 @@ class Rank:
         offer = Offer(live=self.live, own=own, whole=self.gate.whole, held=self._exchange.held)
         self._control.send("quiesced", generation=generation, offer=offer.to_json())
 
-    def _form(self, generation: int) -> Sequence[Formation]:
-        """The formations of every group: a spare has begun with those that existed when it got its rank."""
-        early, self._early = self._early, None
-        if early is None or early.generation != generation:
-            return [self.hub.form(generation)]
-        late = early.others(self.hub.groups())
-        return [early, Formation(self.hub, generation, late)] if late else [early]
-
     def _put_back(self, boundary: int, layouts: Sequence[ddp.Layout], start: bytes, small: bytes) -> None:
         """The state of `boundary`, as if this rank had just come there in the undisturbed run."""
-        for module, buckets in zip(self.protected.ddp_modules(), layouts, strict=True):
-            ddp.reset(module, buckets)
-        # DDP comes to the same buckets again whenever it has executed the same step.
-        self._layouts = list(layouts) if boundary > 0 else None
+        self._buckets.put_back(layouts, boundary)
         self.protected.load_start(start)
         self.gate.restored(self.protected.load_small(small))
-        self.boundary = self.live = self._reducers_since = boundary
+        self.boundary = self.live = boundary
         self._changing = self._in_step = False
         self._again, self._phase = (start, small), ""
 
@@ -336,12 +327,11 @@ class Rank:
 
     def digest(self) -> str:
         digest, buffers = self.protected.digests()
-        sharded = self.protected.sharded
-        self._emit("state_digest", step=self.boundary, digest=digest, buffers=buffers, sharded=sharded)
+        self._emit("state_digest", step=self.boundary, digest=digest, buffers=buffers, sharded=self.gate.whole)
         return digest
 
     def report_failure(self, error: BaseException) -> None:
-        text = f"{type(error).__name__}: {error}"
+        text = shortened(f"{type(error).__name__}: {error}")
         if isinstance(error, GenerationSuperseded) or is_broken_collective(error):
             text += " (a failure elsewhere broke a collective outside of `with step`; only those inside are healed)"
         self._emit("script_failed", error=text)
@@ -354,6 +344,8 @@ class Rank:
     def close(self) -> None:
         if self._control is not None:
             self._control.leave()
+        if self._saver is not None:
+            self._saver.settle()
         self.gate.close()
         if self._exchange is not None:
             self._exchange.close()
@@ -383,8 +375,16 @@ class Rank:
             self._on_call()
 
     def _progress(self) -> dict[str, object]:
-        entered, completed = self.hub.entered_count, self.hub.completed_count()
-        return {"boundary": self.boundary, "phase": self._phase, "entered": entered, "completed": completed}
+        return {"boundary": self.boundary, "phase": self._phase, "streams": self.hub.watermark.counts()}
+
+    def _part_written(self, written: Written) -> None:
+        """Thread of the saver."""
+        fields = asdict(written)
+        self._emit("checkpoint_written", step=fields.pop("boundary"), **fields)
+        if written.error:
+            say_once(f"no checkpoint of step {written.boundary} from rank {self.rank}: {written.error}")
+        elif self._control is not None:
+            self._control.send("checkpointed", boundary=written.boundary)
 
     # ---------------------------------------------------------------- small helpers
 

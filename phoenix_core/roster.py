@@ -39,9 +39,13 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The shape of a job. `rank_nodes[r]` is the node of rank r at the start; `spare_nodes` one entry a spare."""
+    """The shape of a job. `rank_nodes[r]` is the node of rank r at the start; `spare_nodes` one entry a spare.
+
+    `begins_at`: the boundary of the checkpoint that it begins from, 0 without one.
+    """
 
     rank_nodes: tuple[str, ...]
     spare_nodes: tuple[str, ...] = ()
     max_restarts: int = 3
+    begins_at: int = 0
     detection: Detection = field(default_factory=Detection)

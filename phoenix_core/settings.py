@@ -16,7 +16,8 @@ class Detection:
 
     Without a heartbeat for `silent_s` while its threads seldom want to run, a worker is hung; one whose threads do want
     to run may only be starved of processor time, and has `starved_s`. The hang timeout adapts: `hang_factor` median
-    steps, but at least `hang_floor_s`; that is above `silent_s`, lest an owner be blamed for its silent holder.
+    steps, but at least `hang_floor_s`; that is above `silent_s`, lest an owner be blamed for its silent holder. Between
+    two steps a rank may take `between_steps_s`: it saves a checkpoint or evaluates while the others wait.
     """
 
     heartbeat_s: float = 0.1
@@ -25,13 +26,37 @@ class Detection:
     starved_s: float = 15.0
     hang_floor_s: float = 3.0
     hang_factor: float = 10.0
+    between_steps_s: float = 300.0
     first_step_s: float = 300.0
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_s < self.silent_s:
             raise UsageError(f"heartbeat_s {self.heartbeat_s} must be positive and below silent_s {self.silent_s}")
-        if not self.silent_s < self.hang_floor_s:
-            raise UsageError(f"hang_floor_s {self.hang_floor_s} must be above silent_s {self.silent_s}")
+        if not self.silent_s < self.hang_floor_s <= self.between_steps_s:
+            raise UsageError(
+                f"hang_floor_s {self.hang_floor_s} must be above silent_s {self.silent_s}, not above between_steps_s "
+                f"{self.between_steps_s}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings:
+    """Where checkpoints go, every how many steps, and how many complete ones are kept."""
+
+    directory: Path
+    every: int
+    keep: int
+
+    def to_environment(self) -> dict[str, str]:
+        return {"PHOENIX_CHECKPOINT": f"{self.every}:{self.keep}:{self.directory}"}
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str]) -> CheckpointSettings | None:
+        text = environment.get("PHOENIX_CHECKPOINT", "")
+        if not text:
+            return None
+        every, keep, directory = text.split(":", 2)
+        return CheckpointSettings(directory=Path(directory), every=int(every), keep=int(keep))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +72,7 @@ class WorkerSettings:
     events: Path | None
     address: str
     heartbeat_s: float
+    checkpoint: CheckpointSettings | None
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> WorkerSettings | None:
@@ -66,4 +92,5 @@ class WorkerSettings:
             events=Path(run_dir) / "events" / f"{worker}.jsonl" if run_dir else None,
             address=environment["PHOENIX_ADDRESS"],
             heartbeat_s=float(environment["PHOENIX_HEARTBEAT_S"]),
+            checkpoint=CheckpointSettings.from_environment(environment),
         )

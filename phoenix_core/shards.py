@@ -12,10 +12,12 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
+from phoenix_core import ddp
 from phoenix_core.gate import Gate
 from phoenix_core.inbox import Inbox
 from phoenix_core.packing import flat_bytes
@@ -34,19 +36,24 @@ class ShardGate(Gate):
     whole = True
     kept = 2
 
-    def __init__(self, protected: Protected, inbox: Inbox, on_phase: Callable[[str], None]) -> None:
+    def __init__(
+        self, protected: Protected, inbox: Inbox, on_phase: Callable[[str], None], buckets: ddp.Buckets
+    ) -> None:
         super().__init__(protected, inbox, on_phase)
+        self._buckets = buckets
         self._slots: dict[int, torch.Tensor] = {}
         self._copied = threading.Event()
         self._copied.set()
 
-    def begin_loop(self) -> None:
-        self.snapshot(0, recorded={})
-        self.wait_safe(0)
+    def begin_loop(self, boundary: int) -> None:
+        self.snapshot(boundary, recorded={})
+        self.wait_safe(boundary)
 
     def arrive(self, boundary: int) -> None:
         self._boundary, self.stall_ns = boundary, 0
-        if self._payload_boundary != boundary:
+        # While DDP has still to move to the buckets of its second step nobody could resume with them; a failure takes
+        # everybody back to the boundary before.
+        if self._payload_boundary != boundary and (boundary == 0 or self._buckets.settled() is not None):
             self.snapshot(boundary, recorded={})
 
     def snapshot(self, boundary: int, recorded: Mapping[str, Any]) -> None:
@@ -57,6 +64,7 @@ class ShardGate(Gate):
             {
                 "small": self._protected.capture_small(recorded),
                 "start": self._protected.capture_start(),
+                "layouts": self._buckets.now(),
                 "tensors": [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in listed],
             }
         )
@@ -68,15 +76,18 @@ class ShardGate(Gate):
     def settle(self) -> None:
         self._copied.wait()
 
-    def put_back(self, boundary: int, start: bytes, kept: Payload | None) -> tuple[bytes, bytes]:
+    def put_back(
+        self, boundary: int, layouts: list[ddp.Layout], start: bytes, kept: Payload | None
+    ) -> tuple[list[ddp.Layout], bytes, bytes]:
         """`kept` None: the live tensors are those of `boundary` already."""
+        state = None
         if kept is not None:
-            small, start = load(self._protected, kept)
-            return start, small
-        if boundary in self.own.boundaries().get(self._rank, ()):
-            small, start, _, _ = parse(self.own.get(self._rank, boundary))
-            return start, small
-        return start, self._protected.capture_small({})
+            state = load(self._protected, kept)
+        elif boundary in self.own.boundaries().get(self._rank, ()):
+            state = parse(self.own.get(self._rank, boundary))
+        if state is not None:
+            return state.layouts, state.start, state.small
+        return layouts, start, self._protected.capture_small({})
 
     def make_safe(self, boundary: int, kept: Payload | None) -> None:
         if kept is None and boundary in self.own.boundaries().get(self._rank, ()):
@@ -108,7 +119,7 @@ class ShardGate(Gate):
         """Nothing: what a failure in this step needs was captured at its beginning."""
 
     def _needed(self) -> int:
-        return self._boundary
+        return self._payload_boundary
 
     def before_optimizer(self, size: int) -> None:
         began = time.monotonic_ns()
@@ -117,20 +128,30 @@ class ShardGate(Gate):
         self.stall_ns = time.monotonic_ns() - began
 
 
-def parse(payload: Payload) -> tuple[bytes, bytes, list[tuple[Key, torch.dtype, tuple[int, ...]]], memoryview]:
-    """Small state, start of the step, list of tensors, and their bytes one after the other."""
+@dataclass(frozen=True, kw_only=True)
+class WholeState:
+    """A payload's parts: small state, what a step begins with, buckets, list of tensors, their bytes in a row."""
+
+    small: bytes
+    start: bytes
+    layouts: list[ddp.Layout]
+    tensors: list[tuple[Key, torch.dtype, tuple[int, ...]]]
+    data: memoryview
+
+
+def parse(payload: Payload) -> WholeState:
     view = memoryview(payload)
     length = int.from_bytes(view[:8], "little")
     head = pickle.loads(view[8 : 8 + length])
     begin = 8 + length + (-(8 + length) % 64)
-    return head["small"], head["start"], head["tensors"], view[begin:]
+    return WholeState(**head, data=view[begin:])
 
 
-def load(protected: Protected, payload: Payload) -> tuple[bytes, bytes]:
-    """Put a whole state back into the live tensors; returns its small state and start of the step."""
-    small, start, listed, data = parse(payload)
+def load(protected: Protected, payload: Payload) -> WholeState:
+    """Put a whole state back into the live tensors."""
+    state = parse(payload)
     offset = 0
-    for room in protected.rooms_for(listed):
-        room[:] = data[offset : offset + len(room)]
+    for room in protected.rooms_for(state.tensors):
+        room[:] = state.data[offset : offset + len(room)]
         offset += len(room)
-    return small, start
+    return state

@@ -7,6 +7,7 @@ position, buffers that the forward pass changed) is a rank's own: it goes to a h
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import pickle
 import random
@@ -31,6 +32,17 @@ Key = tuple[str, ...]
 def _is_replicated(value: object) -> bool:
     scheduler = torch.optim.lr_scheduler.LRScheduler | torch.optim.lr_scheduler.ReduceLROnPlateau
     return isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | scheduler)
+
+
+def _is_zero(value: object) -> bool:
+    """A ZeroRedundancyOptimizer, whose module a job that uses none does not import."""
+    return type(value).__name__ == "ZeroRedundancyOptimizer"
+
+
+def _uses_pipeline() -> bool:
+    """Whether a pipeline's stage is alive, whoever holds it; a job that uses none does not pay for the import."""
+    module: Any = sys.modules.get("torch.distributed.pipelining.stage")
+    return module is not None and any(isinstance(found, module._PipelineStageBase) for found in gc.get_objects())
 
 
 @dataclass
@@ -66,11 +78,25 @@ class Protected:
 
     @property
     def sharded(self) -> bool:
-        """Whether any rank holds state that has no live twin."""
+        """Whether any rank holds a part of a parameter that its shard group holds once."""
         return any(fsdp.is_sharded(parameter) for parameter in self.parameters())
 
+    def has_own_state(self, world_size: int) -> bool:
+        """Whether a rank may hold state of which not every other rank is a live twin."""
+        replicated = [module for module in self.ddp_modules() if module.process_group.size() == world_size]
+        twins = {id(parameter) for module in replicated for parameter in module.parameters()}
+        alone = any(parameter.requires_grad and id(parameter) not in twins for parameter in self.parameters())
+        return self.sharded or alone or any(_is_zero(value) for value in self.objects.values())
+
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {name: value for name, value in self.objects.items() if isinstance(value, torch.optim.Optimizer)}
+        """By name; a ZeroRedundancyOptimizer besides itself as the optimizer of this rank's part."""
+        found = {}
+        for name, value in self.objects.items():
+            if isinstance(value, torch.optim.Optimizer):
+                found[name] = value
+            if _is_zero(value):
+                found[f"{name}.part"] = value.optim
+        return found
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         for module in self.modules().values():
@@ -84,12 +110,14 @@ class Protected:
             except ValueError as error:
                 raise UsageError(f"protect({key[0]}=...): {'.'.join(key[2:])}: {error}") from None
         for name, value in self.objects.items():
-            if type(value).__name__ == "ZeroRedundancyOptimizer":
-                raise UsageError(f"protect({name}=...): sharded optimizers have no live twin and are not protected yet")
+            if _is_zero(value) and not hasattr(value, "optim"):
+                raise UsageError(f"protect({name}=...): overlap_with_ddp makes the optimizer too late to protect it")
         if world_size > 1 and not self.modules():
             raise UsageError(
                 "steps(): no module is protected; call protect(model=..., optimizer=..., ...) before the loop"
             )
+        if world_size > 1 and _uses_pipeline():
+            raise UsageError("steps(): pipelines of torch.distributed.pipelining cannot be healed yet")
         known = {id(parameter) for parameter in self.parameters()}
         for name, optimizer in self.optimizers().items():
             if any(id(parameter) not in known for _, parameter in _numbered(optimizer)):

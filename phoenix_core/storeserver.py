@@ -6,72 +6,104 @@ Keys begin with their generation (`"7/..."`), so that what an old generation lef
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
+from contextlib import suppress
 from typing import Any
 
 from phoenix_core.wire import encode, messages
+
+
+def _joined(*values: str) -> str:
+    """Values are base64 of bytes: what is appended is the bytes."""
+    return base64.b64encode(b"".join(base64.b64decode(value) for value in values)).decode()
 
 
 class StoreServer:
     def __init__(self, token: str) -> None:
         self._token = token
         self._values: dict[str, str] = {}
-        self._arrival = asyncio.Condition()
+        self._waits: dict[tuple[str, ...], tuple[set[str], asyncio.Event]] = {}
+        self._waited_for: dict[str, set[tuple[str, ...]]] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client: a hello with the job's token, then requests, answered in order."""
-        admitted = False
-        async for message in messages(reader):
-            if message["op"] == "hello":
-                admitted = hmac.compare_digest(str(message["token"]), self._token)
-            elif not admitted:
-                break
-            else:
-                writer.write(encode(await self._answer(message)))
+        # Cancelled at the end of the job; asyncio's streams would print a cancelled handler's traceback.
+        with suppress(asyncio.CancelledError):
+            admitted = False
+            async for message in messages(reader):
+                if message["op"] == "hello":
+                    admitted = hmac.compare_digest(str(message["token"]), self._token)
+                elif not admitted:
+                    break
+                else:
+                    writer.write(encode(await self._answer(message)))
         writer.close()
 
     async def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         key = str(message.get("key", ""))
         match message["op"]:
             case "set":
-                await self._set(key, message["value"])
+                self._set(key, message["value"])
                 return {}
             case "add":
                 total = int(self._values.get(key, "0")) + message["amount"]
-                await self._set(key, str(total))
+                self._set(key, str(total))
                 return {"value": total}
             case "get":
                 return {"value": await self._wait([key], message["timeout"]) and self._values[key]}
             case "wait":
                 return {"value": await self._wait(message["keys"], message["timeout"])}
+            case "multi_get":
+                found = await self._wait(message["keys"], message["timeout"])
+                return {"values": found and [self._values[key] for key in message["keys"]]}
+            case "append":
+                self._set(key, _joined(self._values.get(key, ""), message["value"]))
+                return {}
             case "check":
                 return {"value": all(k in self._values for k in message["keys"])}
             case "delete":
                 return {"value": self._values.pop(key, None) is not None}
             case "compare_set":
                 if self._values.get(key, message["expected"]) == message["expected"]:
-                    await self._set(key, message["value"])
+                    self._set(key, message["value"])
                 return {"value": self._values.get(key)}
             case "count":
                 return {"value": len(self._values)}
         return {"error": f"unknown operation {message['op']}"}
 
-    async def _set(self, key: str, value: str) -> None:
+    def _set(self, key: str, value: str) -> None:
         self._values[key] = value
-        async with self._arrival:
-            self._arrival.notify_all()
+        for keys in self._waited_for.pop(key, ()):
+            missing, arrived = self._waits[keys]
+            missing.discard(key)
+            if not missing:
+                arrived.set()
+                del self._waits[keys]
 
     async def _wait(self, keys: list[str], timeout_s: float) -> bool:
         """True once all keys exist, False after `timeout_s`."""
         try:
-            async with asyncio.timeout(timeout_s), self._arrival:
-                await self._arrival.wait_for(lambda: all(key in self._values for key in keys))
+            async with asyncio.timeout(timeout_s):
+                while any(key not in self._values for key in keys):
+                    await self._arrival(tuple(keys)).wait()
         except TimeoutError:
             return False
         return True
+
+    def _arrival(self, keys: tuple[str, ...]) -> asyncio.Event:
+        """Set when the last of `keys` is. One for all who wait for them: to wake everybody at each key is quadratic."""
+        if keys not in self._waits:
+            missing = {key for key in keys if key not in self._values}
+            self._waits[keys] = (missing, asyncio.Event())
+            for key in missing:
+                self._waited_for.setdefault(key, set()).add(keys)
+        return self._waits[keys][1]
 
     def forget_before(self, generation: int) -> None:
         """Drop what generations older than the previous one left behind."""
         for key in [k for k in self._values if k.split("/", 1)[0].isdigit()]:
             if int(key.split("/", 1)[0]) < generation - 1:
                 del self._values[key]
+        self._waits.clear()  # who waits for an old generation is told of the new one; the others ask again
+        self._waited_for.clear()

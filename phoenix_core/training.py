@@ -57,9 +57,14 @@ class Step:
         session = self._session
         session.interruptible = False
         if error is None:
-            session.rank_state.commit_step(time.monotonic_ns() - self.started_ns, self.recorded)
-            return False
-        if not session.is_healable(error):
+            try:
+                session.rank_state.commit_step(time.monotonic_ns() - self.started_ns, self.recorded)
+                return False
+            except Exception as broken:
+                if not session.is_healable(broken):
+                    raise
+                error = broken
+        elif not session.is_healable(error):
             return False
         error.__traceback__ = None  # its frames would keep the broken step's activations alive
         session.recover(error)
@@ -137,7 +142,8 @@ class Session:
         self.rank_state.open()
 
     def close(self, error: BaseException | None) -> None:
-        if error is None and self._iterating:
+        left = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+        if left and self._iterating:
             while not self._finish():  # a script may leave its loop early: the others must know
                 pass
         elif error is not None and not isinstance(error, SystemExit):
@@ -164,11 +170,11 @@ class Session:
             return True
         seen: BaseException | None = error
         while seen is not None:
-            if isinstance(seen, GenerationSuperseded | PeerLost | StepInterrupted):
+            if isinstance(seen, GenerationSuperseded | PeerLost | StepInterrupted) or is_broken_collective(seen):
                 return True
             seen = seen.__cause__ or seen.__context__
-        # torch reports a broken collective as a bare RuntimeError, by way of autograd or not.
-        return is_broken_collective(error) or (isinstance(error, RuntimeError) and self.must_recover())
+        # torch may report a broken collective as a bare RuntimeError that does not say so.
+        return isinstance(error, RuntimeError) and self.must_recover()
 
     def recover(self, error: BaseException | None = None) -> None:
         """Go through generations until one has resumed. Raises JobStopped where none is announced."""

@@ -47,7 +47,15 @@ class SmallStates:
             kept = self._kept.setdefault(owner, {})
             kept[boundary] = payload
             for old in sorted(kept)[:-limit]:
-                del kept[old]
+                if old != boundary:  # the job may have gone back far behind what is kept
+                    del kept[old]
+
+    def forget_after(self, boundary: int) -> None:
+        """The job goes back to `boundary`: what came later is void."""
+        with self._lock:
+            for kept in self._kept.values():
+                for later in [found for found in kept if found > boundary]:
+                    del kept[later]
 
     def get(self, owner: int, boundary: int) -> Payload:
         """Raises SnapshotUnavailable where it is not kept."""

@@ -12,6 +12,9 @@ from typing import Any, Final
 LINE_LIMIT: Final = 64 * 1024 * 1024
 """A world of 16,384 ranks with addresses is about 1 MB; anything near this limit is not ours."""
 
+COORDINATOR_EVENTS: Final = "events/coordinator.jsonl"
+"""Where the coordinator writes, below a run directory."""
+
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 

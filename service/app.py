@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI
 
 from service import problems
 from service.context import Service
-from service.guard import LocalOnly, only_known_parameters
+from service.guard import LocalOnly, SmallBodies, only_json, only_known_parameters
 from service.routes import catalog, events, faults, health, runs, trials
 from service.settings import Settings
 
@@ -37,9 +37,12 @@ def create_app(settings: Settings, *, follow: bool = True) -> FastAPI:
     app = FastAPI(
         title="PHOENIX", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
+    app.add_middleware(SmallBodies)
     app.add_middleware(LocalOnly)
     problems.install(app)
     for module in (runs, trials, faults, events, catalog):
-        app.include_router(module.router, prefix=PREFIX, dependencies=[Depends(only_known_parameters)])
+        app.include_router(
+            module.router, prefix=PREFIX, dependencies=[Depends(only_known_parameters), Depends(only_json)]
+        )
     app.include_router(health.router)
     return app

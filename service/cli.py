@@ -107,7 +107,10 @@ def trial(
     directory: Annotated[Path | None, typer.Option("--dir", help="Trial directory; must not hold a trial yet.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one trial of a scenario here and now, without a service. Exit code: 0 pass, 1 fail, 3 unknown."""
+    """Run one trial of a scenario here and now, without a service.
+
+    Exit code: 0 pass, 1 fail, 2 a scenario that cannot be run, 3 unknown, 130 interrupted.
+    """
     from service.foreground import run_trial
 
     raise typer.Exit(run_trial(scenario, directory, as_json=as_json))

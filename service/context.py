@@ -7,6 +7,9 @@ import json
 import os
 from pathlib import Path
 
+from alembic.util import CommandError
+from sqlalchemy.exc import DBAPIError
+
 from service.database import Database
 from service.executor import Executor
 from service.hub import Hub
@@ -22,8 +25,11 @@ class Service:
         """Raises SettingsError where the directory cannot be used or another service uses it."""
         self.settings = settings
         self._lock = _own(settings)
-        self.database = Database(settings.url)
-        self.database.migrate()
+        try:
+            self.database = _opened(settings)
+        except SettingsError:
+            os.close(self._lock)
+            raise
         self.hub = Hub()
         self.executor = Executor(settings, self.database, self.hub)
 
@@ -50,15 +56,28 @@ def address_in(directory: Path, *, of: int | None = None) -> str | None:
         os.close(descriptor)
 
 
+def _opened(settings: Settings) -> Database:
+    """The database with the newest schema. Raises SettingsError on a full disk or for a file that is none of ours."""
+    database = Database(settings.url)
+    try:
+        database.migrate()
+    except (DBAPIError, CommandError, OSError) as error:
+        database.close()
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise SettingsError(
+            f"cannot use the database {database.engine.url!r}: {reason}; make room if the disk is full "
+            "(`phoenix doctor` tells), or choose another data directory with --dir"
+        ) from None
+    return database
+
+
 def _own(settings: Settings) -> int:
     directory = settings.directory
     try:
         settings.trials.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise SettingsError(
-            f"cannot use the data directory {directory}: {error.strerror}; choose one with --dir"
-        ) from None
+        raise _unusable(directory, error) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -68,7 +87,15 @@ def _own(settings: Settings) -> int:
             f"another service already uses the data directory {directory} (it answers at {where}); "
             "use that one, stop it, or choose another directory with --dir"
         ) from None
-    os.ftruncate(descriptor, 0)
     url = f"http://{settings.host}:{settings.port}"
-    os.write(descriptor, json.dumps({"pid": os.getpid(), "url": url}).encode())
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps({"pid": os.getpid(), "url": url}).encode())
+    except OSError as error:
+        os.close(descriptor)
+        raise _unusable(directory, error) from None
     return descriptor
+
+
+def _unusable(directory: Path, error: OSError) -> SettingsError:
+    return SettingsError(f"cannot use the data directory {directory}: {error.strerror}; choose one with --dir")

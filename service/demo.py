@@ -8,6 +8,7 @@ started is left running, unless `--keep` asks for the service.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import time
@@ -20,11 +21,16 @@ from typing import Any
 
 from rich.console import Console
 
+from chaos.errors import InvalidScenario
+from chaos.files import check_files
 from chaos.verdict import Verdict, worst
+from service import catalog
 from service.background import BackgroundService, StartError
 from service.client import Client, ClientError
 from service.demo_view import Scene, View, fault_line, healed, view_for
+from service.doctor import trouble_with
 from service.report import document, recovery_table, verdict_text
+from service.settings import DEFAULT_PORT, LOOPBACK
 
 Json = dict[str, Any]
 
@@ -36,6 +42,8 @@ LOOK_S = 0.5
 STEPS_BEFORE_FAULT = 5
 CANCEL_S = 60.0
 ENDED = ("FINISHED", "CANCELLED", "ABANDONED")
+# For lines that are copied: no colours in their middle, no break that the terminal did not make.
+_AS_IS: Mapping[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +56,17 @@ class Options:
     port: int
     directory: Path
     scenario: Mapping[str, object] | None = None
+
+    @property
+    def serve_command(self) -> str:
+        """What serves the run once the demo's own service has ended; on a port that is known now, so never 0."""
+        port = f" --port {self.port}" if self.port not in (0, DEFAULT_PORT) else ""
+        return f"phoenix serve --dir {shlex.quote(str(self.directory))}{port}"
+
+    @property
+    def later_url(self) -> str:
+        """Where `serve_command` serves."""
+        return f"http://{LOOPBACK}:{self.port or DEFAULT_PORT}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +88,8 @@ class _Interrupted(Exception):
 
 def run_demo(options: Options) -> int:
     """The exit code: 0 only if every check of every recovery passed."""
-    if options.data is not None and not options.data.is_file():
-        return _usage(f"--data: there is no file {options.data}")
+    if trouble := _trouble(options):
+        return _usage(trouble)
     files = [options.data.absolute()] if options.data else []
     with _interruptible():
         service: BackgroundService | None = None
@@ -93,6 +112,16 @@ def run_demo(options: Options) -> int:
         return code
 
 
+def _trouble(options: Options) -> str:
+    """Why this demo cannot be run, found out before anything is started; empty if nothing speaks against it."""
+    if options.data is not None:
+        try:
+            check_files(catalog.scenario_named(SCENARIO).job, {"data": str(options.data)})
+        except InvalidScenario as error:
+            return f"--data: {error.reason}"
+    return trouble_with(options.directory)
+
+
 def _with_service(options: Options, url: str) -> int:
     view = view_for(as_json=options.as_json)
     run: Json = {}
@@ -113,7 +142,7 @@ def _with_service(options: Options, url: str) -> int:
             raise
         finally:
             view.close()
-    return _report(options, f"{url}/runs/{run['id']}", run, recoveries)
+    return _report(options, f"{url if options.keep else options.later_url}/runs/{run['id']}", run, recoveries)
 
 
 def _submit(client: Client, options: Options) -> Json:
@@ -234,8 +263,9 @@ def _report(options: Options, url: str, run: Json, recoveries: list[Json]) -> in
     if run["error"]:
         console.print(f"{run['state']}: {run['error']}", style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(verdict_text(verdict), f" {run['steps']} steps, the last committed by all: {run['step']}")
-    again = "" if options.keep else "   (after: phoenix serve --dir " + str(options.directory) + ")"
-    console.print(f"dashboard: {url}{again}", highlight=False, soft_wrap=True)
+    if not options.keep:
+        console.print(f"the service has ended; this serves the run again: {options.serve_command}", **_AS_IS)
+    console.print(f"dashboard: {url}", **_AS_IS)
     return EXIT_OF[verdict]
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -16,6 +17,8 @@ from pathlib import Path
 from chaos.faults import FAULT_KINDS
 
 _SHARED_MEMORY = Path("/dev/shm")
+# The events of the demo and their copy in the database take a few megabytes.
+LEAST_FREE = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ class Report:
 
 
 def examine(directory: Path) -> Report:
-    """Looks, and changes nothing but a process of its own that it stops and kills."""
+    """Looks, and changes nothing but a process of its own that it stops and kills, and a nameless file."""
     return Report(findings=tuple(_findings(directory)))
 
 
@@ -106,7 +109,23 @@ def _loopback() -> Finding:
 
 
 def _data(directory: Path) -> Finding:
-    nearest = next(path for path in (directory, *directory.parents) if path.exists())
-    ok = os.access(nearest, os.W_OK)
-    detail = str(directory) if ok else f"{nearest} cannot be written; choose another with --dir"
-    return Finding(name="data directory", ok=ok, detail=detail)
+    trouble = trouble_with(directory)
+    return Finding(name="data directory", ok=not trouble, detail=trouble or str(directory))
+
+
+def trouble_with(directory: Path) -> str:
+    """Why runs cannot be kept in this directory (which need not exist yet), in a sentence; empty if they can."""
+    nearest = next(path for path in (directory, *directory.parents) if os.path.exists(path))
+    choose = "choose another data directory with --dir"
+    if not nearest.is_dir():
+        return f"{nearest} is a file and no directory; {choose}"
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+        space = os.statvfs(nearest)
+    except OSError as error:
+        return f"{nearest} cannot be written: {error.strerror}; {choose}"
+    free = space.f_bavail * space.f_frsize
+    if free < LEAST_FREE:
+        return f"{nearest}: only {free >> 20} MiB are free, {LEAST_FREE >> 20} are needed; make room, or {choose}"
+    return ""

@@ -15,27 +15,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from chaos.errors import ChaosError
 from chaos.reading import Event
 from chaos.record import Part, Result, TrialDirectory
-from chaos.runtimes import with_extra
+from chaos.runtimes import runtime_for, with_extra
 from chaos.scenario import Scenario, load_scenario
-from chaos.trial import EXIT_CODES, EXIT_USAGE, interruptible, summary
+from chaos.trial import EXIT_USAGE, INTERRUPTED, exit_code, interruptible, interruption, summary
 from chaos.trial import run_trial as run_in_directory
 from service.report import document, recovery_table
 from service.settings import data_directory
 
 
 def run_trial(path: Path, directory: Path | None, *, as_json: bool) -> int:
-    """The exit code: 0 pass, 1 fail, 2 a scenario or directory that cannot be used, 3 unknown."""
+    """The exit code: 0 pass, 1 fail, 2 a scenario or directory that cannot be used, 3 unknown, 130 interrupted."""
     try:
         scenario = load_scenario(path)
-        trial = TrialDirectory.create(directory or _new_directory(scenario), scenario)
         runtimes = with_extra(os.environ.get("PHOENIX_RUNTIMES", ""))
+        runtime_for(scenario, runtimes)  # what cannot be run leaves no directory behind
+        trial = TrialDirectory.create(directory or _new_directory(scenario), scenario)
         with interruptible() as stop, _Watch(scenario, visible=not as_json and sys.stdout.isatty()) as watch:
             result = run_in_directory(trial, runtimes=runtimes, observer=watch.observe, stop=stop)
     except ChaosError as error:
         print(f"phoenix: {error}", file=sys.stderr)
         return EXIT_USAGE
     _report(result, trial, as_json=as_json)
-    return EXIT_CODES[result.verdict]
+    if result.error == INTERRUPTED:
+        print(f"phoenix: {interruption(trial.path)}", file=sys.stderr)
+    return exit_code(result)
 
 
 class _Watch:
@@ -75,7 +78,9 @@ def _new_directory(scenario: Scenario) -> Path:
 def _report(result: Result, trial: TrialDirectory, *, as_json: bool) -> None:
     recoveries = [recovery.to_json() for recovery in result.recoveries]
     if as_json:
-        print(json.dumps({**document(result.verdict, None, recoveries), "directory": str(trial.path)}))
+        checks = {name: check.to_json() for name, check in result.checks.items()}
+        reasons = {"error": result.error, "checks": checks, "directory": str(trial.path)}
+        print(json.dumps({**document(result.verdict, None, recoveries), **reasons}))
         return
     if recoveries:
         Console().print(recovery_table(recoveries))

@@ -11,12 +11,15 @@ from urllib.parse import urlsplit
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.problems import Problem, problem_response
 
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# A scenario with a hundred faults takes 20 kB.
+MOST_BYTES = 1_000_000
 
 
 def only_known_parameters(request: Request) -> None:
@@ -26,6 +29,17 @@ def only_known_parameters(request: Request) -> None:
         if name not in known:
             hint = f"this resource knows {', '.join(known)}" if known else "this resource knows none"
             raise Problem(422, "unknown-parameter", f"there is no query parameter {name!r}: {hint}")
+
+
+def only_json(request: Request) -> None:
+    """Refuse a body that does not say that it is JSON: it would not be read, and all of its fields be missing."""
+    headers = request.headers
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if has_body and request.method not in SAFE_METHODS and kind != "application/json":
+        said = f"not {kind}" if kind else "which is missing"
+        hint = "the body must be JSON, and the header Content-Type must say so: application/json"
+        raise Problem(415, "not-json", f"{hint}, {said} (curl: -H 'Content-Type: application/json')")
 
 
 def _query_names(dependant: Dependant) -> set[str]:
@@ -54,3 +68,35 @@ class LocalOnly:
         if method not in SAFE_METHODS and origin is not None and urlsplit(origin).netloc != host:
             return f"a page of {origin} may not change anything here"
         return ""
+
+
+class SmallBodies:
+    """ASGI middleware that refuses a body of more than `most` bytes: by its announced length, or as soon as it is seen.
+
+    What is too much is never kept: a body without a length is cut off while it comes.
+    """
+
+    def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
+        self.app = app
+        self.most = most
+        self._refusal = f"a body may have at most {most} bytes; a scenario takes a few hundred"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        seen = 0
+
+        async def receive_little() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self.most:
+                raise HTTPException(413, self._refusal)
+            return message
+
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > self.most:
+            await problem_response(413, self._refusal, instance=scope["path"])(scope, receive, send)
+            return
+        await self.app(scope, receive_little, send)

@@ -90,11 +90,15 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        errors = [_validation(item) for item in error.errors()]
+        errors = [_validation(item, error.body) for item in error.errors()]
         detail = "; ".join(
             f"{item['field']}: {item['message']}" if item["field"] else item["message"] for item in errors
         )
         return problem_response(422, detail, code="invalid-request", instance=request.url.path, more={"errors": errors})
+
+    async def too_deep(request: Request, error: Exception) -> Response:
+        detail = "the body is nested too deeply to be read"
+        return problem_response(422, detail, code="invalid-request", instance=request.url.path)
 
     async def unexpected(request: Request, error: Exception) -> Response:
         # The server middleware re-raises after this answer, so the log has the traceback; the caller never sees it.
@@ -105,6 +109,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ChaosError, chaos_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(RecursionError, too_deep)
     app.add_exception_handler(Exception, unexpected)
 
 
@@ -112,6 +117,15 @@ def _field(field: str, message: str) -> dict[str, str]:
     return {"field": field, "message": message}
 
 
-def _validation(item: Any) -> dict[str, str]:
+def _validation(item: Any, body: object) -> dict[str, str]:
+    """One mistake with its field; of a whole body that is missing or no JSON, what to send in its place."""
     location: Sequence[object] = item.get("loc", ())
+    if item.get("type") == "json_invalid" and isinstance(body, str):
+        at = int(str(location[1]))
+        line, column = body.count("\n", 0, at) + 1, at - body.rfind("\n", 0, at)
+        return _field("body", f"not valid JSON at line {line}, column {column}: {item['ctx']['error']}")
+    if location == ("body",):
+        return _field(
+            "body", "is missing: send a JSON object" if item["type"] == "missing" else "must be a JSON object"
+        )
     return _field(".".join(str(part) for part in location[1:]), str(item.get("msg", "")))

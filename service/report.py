@@ -33,6 +33,8 @@ def recovery_table(recoveries: Sequence[Json]) -> Table:
     for name, key in (("recovery time", "recovery_s"), ("downtime", "downtime_s")):
         table.add_row(Text(name, style="bold"), *(milliseconds(recovery[key]) for recovery in recoveries))
     table.add_row("lost steps", *(_plain(recovery["lost_steps"]) for recovery in recoveries))
+    if any(recovery.get("replacement") for recovery in recoveries):
+        table.add_row("new spare", *(new_spare(recovery) for recovery in recoveries))
     table.add_row("blamed", *(blamed(recovery) for recovery in recoveries))
     table.add_section()
     for check in CHECKS:
@@ -60,6 +62,12 @@ def place(target: Json) -> str:
 def blamed(recovery: Json) -> str:
     who = recovery.get("blamed")
     return f"{place(who)}: {who['cause']}" if who else "nobody"
+
+
+def new_spare(recovery: Json) -> str:
+    """For a fault on a spare: which worker is parked in its place, and after how long."""
+    new = recovery.get("replacement")
+    return f"{new['worker']} after {new['after_s']:.1f} s" if new else "-"
 
 
 def milliseconds(seconds: float | None) -> str:

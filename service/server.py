@@ -10,12 +10,14 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from chaos.files import trouble_with
 from dashboards.app import create_app as create_pages
 from service import store
 from service.app import create_app
@@ -72,6 +74,9 @@ def serve(settings: Settings, *, attached: bool = False, ready: Callable[[str], 
     `attached`: end also when standard input closes, and cancel what runs first. Whoever started the
     service this way is then gone, however it ended.
     """
+    for path in sorted(settings.allowed_files):
+        if trouble := trouble_with(Path(path)):
+            raise SettingsError(f"--allow-file: {trouble}")
     with contextlib.closing(bind(settings)) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
         asyncio.run(_serve(settings, listener, attached=attached, ready=ready))

@@ -24,7 +24,10 @@ class Cluster(Shape):
 
 
 class RunShape(Shape):
-    """One submitted execution of a scenario; `step` is the last one that every rank committed."""
+    """One submitted execution of a scenario; `step` is the last one that every rank committed.
+
+    `recoveries` counts those that began so far; a fault on a spare needs none.
+    """
 
     id: str
     scenario: str
@@ -44,6 +47,7 @@ class RunShape(Shape):
     started_at: datetime | None
     finished_at: datetime | None
     trials: list[str]
+    recoveries: int
 
 
 class RunPage(Shape):
@@ -74,8 +78,19 @@ class RecoveryPhases(Shape):
     recompute: float | None
 
 
+class Replacement(Shape):
+    """The spare that was parked in place of one that was hit, and how long after the fault."""
+
+    worker: str | None
+    after_s: float
+
+
 class Recovery(BaseModel):
-    """One recovery, from the fault to the first new step everywhere; the phases tile it exactly."""
+    """One recovery, from the fault to the first new step everywhere; the phases tile it exactly.
+
+    A fault on a spare (a target without a rank) needs no recovery: its seconds and phases stay null, and it is over
+    when there is a `replacement`.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -88,6 +103,7 @@ class Recovery(BaseModel):
     lost_steps: int | None
     generation: int | None
     resume_step: int | None
+    replacement: Replacement | None = None
     checks: dict[str, Verdict]
 
 

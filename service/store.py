@@ -117,6 +117,21 @@ def trial_ids(session: Session, run_ids: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+def recovery_counts(session: Session, run_ids: Sequence[str]) -> Counter[str]:
+    """Recoveries per run, in one query for a whole page. Two faults may share one; one on a spare has none."""
+    query = (
+        select(Trial.run_id, func.count(func.distinct(RecoveryRow.generation)))
+        .select_from(RecoveryRow)
+        .join(Trial, Trial.id == RecoveryRow.trial_id)
+        .where(Trial.run_id.in_(run_ids))
+        .group_by(Trial.run_id, Trial.id)
+    )
+    counts = Counter[str]()
+    for run, number in session.execute(query):
+        counts[run] += number
+    return counts
+
+
 def newest_trial(session: Session, run: str) -> Trial | None:
     trials = trials_of(session, run)
     return trials[-1] if trials else None

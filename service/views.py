@@ -16,7 +16,7 @@ from service.states import FaultState, RunState
 from service.tables import EventRow, FaultRow, Run, Trial
 
 
-def run_shape(run: Run, trials: Sequence[str]) -> shapes.RunShape:
+def run_shape(run: Run, trials: Sequence[str], recoveries: int) -> shapes.RunShape:
     return shapes.RunShape(
         id=run.id,
         scenario=run.scenario,
@@ -36,11 +36,12 @@ def run_shape(run: Run, trials: Sequence[str]) -> shapes.RunShape:
         started_at=run.started_at,
         finished_at=run.finished_at,
         trials=list(trials),
+        recoveries=recoveries,
     )
 
 
 def one_run(session: Session, run: Run) -> shapes.RunShape:
-    return run_shape(run, store.trial_ids(session, [run.id])[run.id])
+    return run_shape(run, store.trial_ids(session, [run.id])[run.id], store.recovery_counts(session, [run.id])[run.id])
 
 
 def trial_shape(session: Session, trial: Trial) -> shapes.TrialShape:

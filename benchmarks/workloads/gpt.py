@@ -51,10 +51,10 @@ def train(ft: Any, model: GPT, text: Bytes, options: argparse.Namespace) -> None
         with step:
             inputs, targets = sampler.next()
             loss = F.cross_entropy(ddp(inputs).view(-1, VOCABULARY), targets.reshape(-1))
+            step.record(loss=loss.item())  # before the backward pass, with which it is kept for whoever takes over
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            step.record(loss=loss.item())
     ft.digest()
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from chaos.errors import ChaosError, TargetGone
 from chaos.faults import AtStep, Now, OnPhase, PlannedFault, RandomRank, Spare
+from chaos.record import TrialDirectory
 from chaos.roster import Roster
+from chaos.workloads import workload
 from service import store, views
 from service.idempotency import Answer, once
 from service.problems import Problem
@@ -53,6 +56,7 @@ def request_fault(service: ServiceOf, request: Request, run_id: Id, body: NewFau
 def _effect(session: Session, run: Run, body: NewFault) -> Answer:
     fault = PlannedFault.from_json(body.model_dump(exclude={"dry_run"}), id=store.new_id("fault"))
     fault.check_cluster(world_size=run.world_size, spares=run.spares)
+    fault.check_phases(run.workload, workload(run.workload).phases)
     trial = _running(session, run)
     members = store.roster(session, trial.id)
     _refuse_past(run, fault)
@@ -75,6 +79,8 @@ def _running(session: Session, run: Run) -> Trial:
         raise Problem(409, "run-not-running", detail, state=run.state)
     if run.cancelled_at is not None:
         raise Problem(409, "run-not-running", f"run {run.id} is being cancelled")
+    if TrialDirectory(Path(trial.directory)).result_file.exists():
+        raise Problem(409, "run-not-running", f"run {run.id} has just ended; no fault can hit it any more")
     if run.part not in (None, "run"):
         detail = f"run {run.id} is past its disturbed part (now: {run.part}); no fault can hit it any more"
         raise Problem(409, "run-not-running", detail, part=run.part)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from chaos.runtimes import find_runtime, with_extra
+from chaos.runtimes import runtime_for, with_extra
 from chaos.scenario import Scenario
 from service import catalog, store, views
 from service.context import Service
@@ -18,6 +18,8 @@ from service.shapes import Cancel, NewRun, RunPage, RunShape, StepPage, WorkerLi
 from service.states import RunState
 
 router = APIRouter(tags=["runs"], responses=PROBLEMS)
+
+NO_REASON = Cancel()
 
 
 @router.post("/runs", status_code=202, response_model=RunShape, openapi_extra=IDEMPOTENT)
@@ -42,8 +44,8 @@ def list_runs(
     """Newest first."""
     with service.database.read() as session:
         found = store.runs(session, state=state, limit=limit, before=int(cursor) if cursor else None)
-        trials = store.trial_ids(session, [run.id for run in found])
-        items = [views.run_shape(run, trials[run.id]) for run in found]
+        trials, counts = store.trial_ids(session, ids := [run.id for run in found]), store.recovery_counts(session, ids)
+        items = [views.run_shape(run, trials[run.id], counts[run.id]) for run in found]
         return RunPage(items=items, next=str(found[-1].seq) if len(found) == limit else None)
 
 
@@ -54,8 +56,8 @@ def get_run(service: ServiceOf, run_id: Id) -> RunShape:
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202, response_model=RunShape, openapi_extra=IDEMPOTENT)
-def cancel_run(service: ServiceOf, request: Request, run_id: Id, body: Cancel) -> Response:
-    """A queued run ends at once; a running one when its trial has ended what it started."""
+def cancel_run(service: ServiceOf, request: Request, run_id: Id, body: Cancel = NO_REASON) -> Response:
+    """A queued run ends at once; a running one when its trial has ended what it started. The body may be left out."""
     with service.database.write() as session:
         run = existing_run(session, run_id)
 
@@ -100,6 +102,6 @@ def _scenario(service: Service, body: NewRun) -> Scenario:
         scenario = catalog.scenario_named(body.scenario_name)
     else:
         scenario = Scenario.from_json(body.scenario)
-    find_runtime(scenario.runtime, with_extra(service.settings.extra_runtimes))
     catalog.refuse_paths(scenario, service.settings.allowed_files)
+    runtime_for(scenario, with_extra(service.settings.extra_runtimes))
     return scenario if body.seed is None else replace(scenario, seed=body.seed)

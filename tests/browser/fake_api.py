@@ -84,6 +84,7 @@ def run_json(run_id: str, **changes: object) -> Json:
         "started_at": iso(92),
         "finished_at": None,
         "trials": [f"t-{run_id}"],
+        "recoveries": 2,
     }
     return {**run, **changes}
 
@@ -99,6 +100,7 @@ def recovery_json(fault: str, kind: str, rank: int, worker: str, lengths: tuple[
         "lost_steps": 1,
         "generation": 2,
         "resume_step": 40,
+        "replacement": None,
         "checks": dict(ALL_PASS),
     }
     return {**recovery, **more}

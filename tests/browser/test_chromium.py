@@ -36,6 +36,19 @@ def test_the_chart_is_drawn_with_its_points_and_faults(watched: Watched) -> None
     assert watched.overflow() == 0
 
 
+@once
+def test_the_table_of_faults_is_not_cut(watched: Watched, site: Site) -> None:
+    site.api.faults[0] |= {"trigger": {"phase": "gradient_sync", "step": 120, "occurrence": 3}, "state": "REQUESTED"}
+    table = watched.open("/runs/r3").locator("#faults .scroll")
+    expect(table).to_be_visible()
+    assert table.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+
+
+def test_a_table_that_is_cut_shows_a_shade(watched: Watched) -> None:
+    table = watched.open("/runs/r3").locator("#recoveries .scroll").first
+    expect(table).to_have_css("background-attachment", "local, local, scroll, scroll")
+
+
 @twice
 def test_a_step_appears_without_a_reload(watched: Watched, site: Site) -> None:
     page = watched.open("/runs/r3")

@@ -12,7 +12,7 @@ import pytest
 
 import dashboards
 from dashboards.app import create_app
-from tests.browser.fake_api import FakeApi, problem, run_json
+from tests.browser.fake_api import KILL_S, PHASES, FakeApi, Json, problem, recovery_json, run_json
 
 
 async def body(pages: httpx.AsyncClient, path: str, status: int = 200) -> str:
@@ -67,6 +67,32 @@ async def test_a_run_shows_each_fault_with_receipt_and_recovery(pages: httpx.Asy
     for phase in ("detect", "quiesce", "replace", "reconstruct", "restore", "recompute"):
         assert page.count(f'class="ph {phase}"') >= 2
     assert "Waterfall. Recovery time 449 ms: detect 2.1 ms, quiesce 6.4 ms" in page
+
+
+def spare_killed(new: Json | None) -> Json:
+    recovery = recovery_json("f1", "process_kill", 2, "w6", KILL_S, generation=None, resume_step=None, lost_steps=None)
+    nothing: Json = {"recovery_s": None, "downtime_s": None, "phases": dict.fromkeys(PHASES), "blamed": None}
+    place = {"target": {"rank": None, "worker": "w6"}, "replacement": new}
+    return {**recovery, **nothing, **place, "started_s": 12.4, "ended_s": None, "bars": [], "instants": []}
+
+
+async def test_a_lost_spare_is_no_incomplete_recovery(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.recoveries[0] = spare_killed({"worker": "w7", "after_s": 3.25})
+    for path in ("/runs/r3", "/trials/t-r1"):
+        page = (await body(pages, path)).replace("\u202f", " ")
+        assert "nothing had to be recovered. A new one (w7) was parked 3.2 s later." in page
+        assert "None" not in page and "Not complete" not in page
+    assert "1 of 1 recoveries complete" in await body(pages, "/runs/r3")
+    assert ">not needed</a>" in await body(pages, "/runs/r3")
+    api.recoveries[0] = spare_killed(None) | {"checks": {}}
+    assert "No new spare is parked yet." in await body(pages, "/runs/r3")
+
+
+async def test_without_a_script_each_form_has_its_command(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/runs/r3")
+    assert page.count("<noscript>") == 3 and "load it again for news" in page
+    assert "curl -X POST http://pages/api/v1/runs/r3/cancel" in page
+    assert "curl -X POST http://pages/api/v1/runs -H" in await body(pages, "/")
 
 
 async def test_the_figure_is_data_in_the_page(api: FakeApi, pages: httpx.AsyncClient) -> None:

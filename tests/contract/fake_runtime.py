@@ -30,12 +30,16 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FakeRuntime:
-    """The adapter. `flaw` plants a violation: crash | leak | deaf | wrong | silent | amnesia."""
+    """The adapter. `flaw` plants a violation: crash | leak | deaf | wrong | silent | amnesia.
+
+    `replaces_spares`: a lost spare is replaced, and the job does not end before the new one is parked.
+    """
 
     name: str = "fake"
     step_s: float = 0.004
     hang_s: float = 0.4
     flaw: str = ""
+    replaces_spares: bool = False
 
     def command(self, job: Job) -> Command:
         settings = {
@@ -48,6 +52,7 @@ class FakeRuntime:
             "step_s": float(os.environ.get("FAKE_STEP_S", self.step_s)),
             "hang_s": self.hang_s,
             "flaw": self.flaw,
+            "replaces_spares": self.replaces_spares,
         }
         return Command(argv=(sys.executable, __file__, json.dumps(settings)))
 
@@ -65,6 +70,7 @@ class Settings:
     step_s: float
     hang_s: float
     flaw: str
+    replaces_spares: bool
 
 
 def state_at(seed: int, step: int) -> bytes:
@@ -227,7 +233,9 @@ class Launcher:
     @property
     def finished(self) -> bool:
         active = [member for member in self.members.values() if member.rank is not None]
-        return all(member.done for member in active)
+        waiting = [member for member in self.members.values() if member.alive and member.rank is None]
+        settled = not self.settings.replaces_spares or all(member.parked for member in waiting)
+        return settled and all(member.done for member in active)
 
     def spawn(self, *, spare: bool) -> None:
         name = f"w{len(self.members)}"
@@ -343,6 +351,8 @@ class Launcher:
         if rank is None:
             if not parked:
                 self.failure = f"{member.name} ended before it was ready"
+            elif self.settings.replaces_spares:
+                self.spawn(spare=True)
             return
         spare = next((m for m in self.members.values() if m.parked and m.alive and m.rank is None), None)
         if spare is None:

@@ -20,7 +20,10 @@ DEADLINE_S = 110.0
 
 @dataclass
 class Strike:
-    """`sig` to the worker of `rank` once it enters `phase` of a step from `step` on (and a spare is parked)."""
+    """`sig` to the worker of `rank` once it enters `phase` of a step from `step` on (and a spare is parked).
+
+    The phase "between" is entered with the commit of a step.
+    """
 
     rank: int
     step: int
@@ -123,7 +126,8 @@ def run(
 
 def _due(strike: Strike, event: Event) -> bool:
     entered = event.kind == "phase_entered" and event.data["phase"] == strike.phase
-    return entered and event.rank == strike.rank and event.step is not None and event.step >= strike.step
+    between = event.kind == "step_committed" and strike.phase == "between"
+    return (entered or between) and event.rank == strike.rank and event.step is not None and event.step >= strike.step
 
 
 def _hit(strike: Strike, watched: Watched, injector: EventWriter, fault: str) -> None:

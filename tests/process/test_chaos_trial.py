@@ -161,9 +161,42 @@ def test_a_request_during_the_twin_comes_too_late(run_dir: Path) -> None:
         if event.kind == "trial_phase" and event.data["part"] == "twin":
             trial.directory.request_fault({"fault": "late", "kind": "process_kill", "target": {"rank": 0}})
 
-    assert trial.run(on).verdict is Verdict.PASS
+    result = trial.run(on)
+    assert result.verdict is Verdict.UNKNOWN
+    assert result.checks["fired"].detail == "late was missed: the run was over when the request came"
     (missed,) = trial.events("fault_missed")
     assert missed.data["reason"] == "the run was over when the request came"
+
+
+def test_a_request_after_the_judgement_is_judged_as_well(run_dir: Path) -> None:
+    """The last instant at which a request is heard: it is answered, and the trial does not pass."""
+    trial = Trial(run_dir, scenario(steps=5, checks=["fired", "agreement"]))
+
+    def on(event: Event) -> None:
+        if event.kind == "trial_phase" and event.data["part"] == "checks":
+            trial.directory.request_fault({"fault": "late", "kind": "process_kill", "target": {"rank": 0}})
+
+    result = trial.run(on)
+    assert (result.verdict, verdicts(result)["fired"]) == (Verdict.UNKNOWN, "UNKNOWN")
+    assert [event.data["fault"] for event in trial.events("fault_missed")] == ["late"]
+
+
+def test_a_request_that_never_was_a_fault_changes_no_verdict(run_dir: Path) -> None:
+    trial = Trial(run_dir, scenario())
+    bad = {"fault": "bad", "kind": "meteor", "target": {"rank": 0}}
+    result = trial.run(at_step(5, lambda: trial.directory.request_fault(bad)))
+    assert result.verdict is Verdict.PASS, result.to_json()
+    assert [event.data["fault"] for event in trial.events("fault_missed")] == ["bad"]
+
+
+def test_a_killed_spare_is_replaced_and_nothing_is_recovered(run_dir: Path) -> None:
+    kill = {"id": "kill", "kind": "process_kill", "target": {"spare": True}, "trigger": {"at_step": 5}}
+    result = Trial(run_dir, scenario(faults=[kill]), FakeRuntime(replaces_spares=True)).run()
+    assert result.verdict is Verdict.PASS, result.to_json()
+    assert result.checks["recovered"].detail == "1 lost spare replaced"
+    (record,) = result.recoveries
+    assert (record.target, record.recovery_s, record.generation) == ({"rank": None, "worker": "w4"}, None, None)
+    assert record.replacement is not None and record.replacement["worker"] == "w5"
 
 
 def test_a_trigger_that_never_came_is_missed(run_dir: Path) -> None:

@@ -43,6 +43,9 @@ def test_a_kill_in_any_phase_leaves_the_run_bitwise_as_it_was(
     (recovery,) = finished.recoveries
     assert [failure.rank for failure in recovery.failures] == [rank]
     assert recovery.complete and recovery.lost_steps <= 1
+    said = finished.stderr.splitlines()
+    assert f"rank {rank} (w{rank} on n{rank}) failed" in said[0]
+    assert said[1] == f"phoenix: w4 takes over rank {rank}" and "training goes on from step" in said[2]
 
 
 def test_state_that_the_script_changes_outside_of_the_step_is_exact_too(run_dir: Path) -> None:
@@ -82,6 +85,19 @@ def test_a_rank_that_keeps_the_gil_is_found_by_its_silence(run_dir: Path, twin: 
     assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(1, "silent")]
 
 
+def test_a_rank_that_dies_after_a_step_without_training_is_replaced(run_dir: Path) -> None:
+    arguments = ("--steps", "30", "--skip-at", "10")
+    undisturbed = run(run_dir / "twin", *arguments, flags=["--nnodes", "4", "--spares", "0"])
+    finished = run(run_dir / "run", *arguments, strikes=[Strike(1, 10, "between")])
+    assert_same_run(finished, undisturbed)
+
+
+def test_a_rank_that_saves_between_two_steps_is_not_taken_for_hung(run_dir: Path) -> None:
+    finished = run(run_dir, "--steps", "60", "--pause-at", "40", flags=["--nnodes", "2", "--spares", "1"])
+    assert finished.code == 0, finished.stderr
+    assert not finished.recoveries and "failed" not in finished.stderr
+
+
 def test_without_spares_a_new_worker_is_started(run_dir: Path, twin: Finished) -> None:
     killed: list[int] = []
 
@@ -110,6 +126,20 @@ def test_an_interrupted_job_leaves_nothing(run_dir: Path) -> None:
 
     finished = run(run_dir, "--steps", "100000", flags=["--nnodes", "2", "--spares", "1"], on_event=interrupt)
     assert finished.code == 130
+    assert "interrupted (Ctrl-C)" in finished.stderr and "SIG" not in finished.stderr
+
+
+def test_a_script_that_never_trains_is_told_what_is_missing(run_dir: Path) -> None:
+    finished = run(run_dir, "--no-loop", flags=["--nnodes", "2", "--spares", "0"])
+    assert finished.code == 1
+    assert "run its loop over the session's steps()" in finished.stderr
+
+
+def test_a_directory_that_holds_a_job_is_not_used_again(run_dir: Path) -> None:
+    flags = ["--nnodes", "1", "--spares", "0"]
+    assert run(run_dir, "--steps", "2", flags=flags).code == 0
+    again = run(run_dir, "--steps", "2", flags=flags)
+    assert again.code == 2 and "holds the events of an earlier job" in again.stderr
 
 
 def test_nothing_outlives_a_killed_launcher(run_dir: Path) -> None:

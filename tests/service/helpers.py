@@ -69,6 +69,16 @@ class Harness:
         return await self.get(f"/runs/{run['id']}"), Path(trials[0]["directory"])
 
 
+def problem(answer: httpx.Response, status: int) -> Json:
+    """The body of an error, of which every one has the same shape."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document: Json = answer.json()
+    assert {"type", "title", "status", "detail", "instance"} <= document.keys()
+    assert document["status"] == status and document["detail"]
+    return document
+
+
 @asynccontextmanager
 async def harness(settings: Settings) -> AsyncIterator[Harness]:
     app = create_app(settings, follow=False)

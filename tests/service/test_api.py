@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from service.settings import Settings
-from tests.service.helpers import TINY, Harness, Json, Script, harness
+from tests.service.helpers import TINY, Harness, Json, Script, harness, problem
 
 KILL: Json = {"kind": "process_kill", "target": {"rank": 1}}
-
-
-def problem(answer: httpx.Response, status: int) -> Json:
-    """The body of an error, of which every one has the same shape."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    document: Json = answer.json()
-    assert {"type", "title", "status", "detail", "instance"} <= document.keys()
-    assert document["status"] == status and document["detail"]
-    return document
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -64,6 +56,10 @@ async def test_pages_of_runs_go_from_new_to_old(api: Harness) -> None:
         ({"scenario": {**TINY, "options": {"data": "/etc/passwd"}}}, "options.data"),
         ({"scenario": {**TINY, "faults": [{"kind": "nope", "target": {"rank": 0}}]}}, "faults[0].kind"),
         ({"scenario": {**TINY, "faults": [{"kind": "process_kill", "target": {"rank": 2}}]}}, "faults[0].target.rank"),
+        (
+            {"scenario": {**TINY, "faults": [{**KILL, "trigger": {"phase": "snapshot_copy"}}]}},
+            "faults[0].trigger.phase",
+        ),
         ({"scenario": TINY, "unknown": 1}, "unknown"),
         ({"scenario": "a text"}, "scenario"),
     ],
@@ -75,12 +71,19 @@ async def test_runs_that_cannot_be_are_refused(api: Harness, body: Json, field: 
     assert (await api.get("/runs"))["items"] == []
 
 
-async def test_a_file_may_be_named_if_the_service_was_started_with_it(settings: Settings) -> None:
-    from dataclasses import replace
-
-    async with harness(replace(settings, allowed_files=frozenset({"/some/text"}))) as api:
-        run = await api.submit(options={"data": "/some/text"})
-        assert run["state"] == "QUEUED"
+async def test_a_file_may_be_named_if_the_service_was_started_with_it(settings: Settings, tmp_path: Path) -> None:
+    good, short, missing = (tmp_path / name for name in ("good", "short", "missing"))
+    good.write_bytes(b"x" * 100)
+    short.write_bytes(b"x" * 10)
+    allowed = frozenset(str(path) for path in (good, short, missing))
+    async with harness(replace(settings, allowed_files=allowed)) as api:
+        assert (await api.submit(options={"data": str(good)}))["state"] == "QUEUED"
+        for path, says in ((short, "holds 10 bytes"), (missing, "there is no file")):
+            answer = await api.post("/runs", {"scenario": {**TINY, "options": {"data": str(path)}}})
+            document = problem(answer, 422)
+            assert f"options.data: {path}" in document["detail"] or f"no file {path}" in document["detail"]
+            assert says in document["detail"]
+        assert len((await api.get("/runs"))["items"]) == 1
 
 
 async def test_what_is_not_there_is_404(api: Harness) -> None:
@@ -98,7 +101,7 @@ async def test_wrong_methods_queries_and_bodies(api: Harness) -> None:
     problem(await api.client.get("/api/v1/runs", params={"state": "DONE"}), 422)
     problem(await api.client.post("/api/v1/runs", content=b"{", headers={"content-type": "application/json"}), 422)
     # A form of a foreign page can send text without asking first; JSON it cannot.
-    problem(await api.client.post("/api/v1/runs", content=b'{"scenario_name":"demo"}'), 422)
+    problem(await api.client.post("/api/v1/runs", content=b'{"scenario_name":"demo"}'), 415)
 
 
 async def test_an_error_of_ours_tells_the_caller_nothing_inside(
@@ -194,6 +197,8 @@ async def test_a_fault_is_stored_and_handed_to_the_trial(api: Harness) -> None:
         ({"trigger": {"at_step": 10}}, 422, "0..9"),
         ({"trigger": {"at_step": 1}}, 409, "step 1 is over"),
         ({"trigger": {"phase": "lunch"}}, 422, "backward"),
+        ({"trigger": {"phase": "replica_send"}}, 422, "gpt-tiny never enters replica_send; its phases are: forward"),
+        ({"trigger": {"after_s": 1e8}}, 422, "trigger.after_s: must be a number of seconds from 0 to 10000000"),
         ({"more": 1}, 422, "more"),
     ],
 )
@@ -216,6 +221,12 @@ async def test_a_fault_needs_the_disturbed_part(api: Harness) -> None:
     script.close()
     api.tick()
     assert "twin" in problem(await api.post(f"/runs/{run}/faults", KILL), 409)["detail"]
+
+
+async def test_a_fault_after_the_result_is_refused(api: Harness) -> None:
+    run, script = await running(api)
+    script.result()
+    assert "has just ended" in problem(await api.post(f"/runs/{run}/faults", KILL), 409)["detail"]
 
 
 async def test_a_second_fault_waits_for_a_free_spare(api: Harness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from service import inject
+from service.doctor import trouble_with
 from service.settings import Settings, SettingsError, data_directory
 
 
@@ -49,10 +51,54 @@ def test_unknown_options_are_usage_errors() -> None:
     assert phoenix("nope").returncode == 2
 
 
-def test_a_missing_data_file(tmp_path: Path) -> None:
-    done = phoenix("demo", "--data", str(tmp_path / "missing.txt"), "--dir", str(tmp_path), "--json")
-    assert done.returncode == 2 and "missing.txt" in done.stderr and done.stdout == ""
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("name", ["missing.txt", "empty.txt", "directory"])
+def test_a_data_file_that_cannot_be_used(tmp_path: Path, name: str) -> None:
+    """Refused by every command that takes one, before anything is started or made."""
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "directory").mkdir()
+    path, home = tmp_path / name, tmp_path / "home"
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(f"name: x\nworkload: gpt-tiny\nsteps: 3\noptions: {{data: {path}}}\n")
+    for arguments in (
+        ("demo", "--data", str(path), "--dir", str(home), "--json"),
+        ("trial", str(scenario), "--dir", str(home), "--json"),
+    ):
+        done = phoenix(*arguments)
+        assert (done.returncode, done.stdout) == (2, "") and str(path) in done.stderr, done
+    if name != "empty.txt":
+        done = phoenix("serve", "--port", "0", "--allow-file", str(path), "--dir", str(home))
+        assert done.returncode == 2 and str(path) in done.stderr and "--allow-file" in done.stderr
+    assert not home.exists()
+
+
+def test_doctor_says_what_is_wrong_with_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    done = phoenix("doctor", "--dir", str(tmp_path / "file" / "below"))
+    assert done.returncode == 1 and f"{tmp_path / 'file'} is a file and no directory" in done.stdout
+    assert "cannot be written" in trouble_with(Path("/proc/self/new"))
+    assert trouble_with(tmp_path / "not" / "yet" / "there") == ""
+    full = os.statvfs_result((4096, 4096, 16, 0, 0, 100, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    assert "only 0 MiB are free, 32 are needed" in trouble_with(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["phoenix.db", "service.lock"])
+def test_a_data_directory_that_takes_nothing_is_refused_in_words(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    done = phoenix("serve", "--port", "0", "--dir", str(tmp_path))
+    assert done.returncode == 2 and "--dir" in done.stderr and str(tmp_path) in done.stderr
+
+
+def test_a_database_of_others_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "phoenix.db").write_text("no database, but a text of more than a hundred bytes, " * 4)
+    done = phoenix("serve", "--port", "0", "--dir", str(tmp_path))
+    assert done.returncode == 2 and "file is not a database" in done.stderr
+
+
+def test_a_document_that_is_too_much_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "deep.yaml").write_text("[" * 5000)
+    done = phoenix("trial", str(tmp_path / "deep.yaml"), "--dir", str(tmp_path / "trial"))
+    assert done.returncode == 2 and "nested too deeply" in done.stderr
 
 
 def test_inject_without_a_service(tmp_path: Path) -> None:

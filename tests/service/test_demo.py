@@ -16,8 +16,9 @@ import pytest
 
 from service.client import Client
 from service.context import address_in
-from service.demo import judge
+from service.demo import Options, judge
 from service.report import CHECKS, PHASES
+from service.settings import DEFAULT_PORT
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -80,6 +81,7 @@ def test_a_job_that_fails_is_no_success(run_dir: Path) -> None:
     with demo(run_dir, as_json=False, steps=12) as process:
         out, _ = process.communicate(timeout=100)
     assert process.returncode == 3 and "UNKNOWN" in out and "\x1b[" not in out
+    assert f"phoenix serve --dir {run_dir}\n" in out and f"dashboard: http://127.0.0.1:{DEFAULT_PORT}/runs/" in out
 
 
 def test_ctrl_c_leaves_nothing_running(run_dir: Path) -> None:
@@ -119,6 +121,16 @@ def test_keep_leaves_the_service(run_dir: Path) -> None:
     finally:
         os.kill(pid, signal.SIGTERM)
     wait_until(lambda: address_in(run_dir) is None, "the end of the service")
+
+
+def test_the_address_after_the_demo_is_that_of_the_command_it_names() -> None:
+    def options(port: int) -> Options:
+        return Options(keep=False, as_json=False, data=None, port=port, directory=Path("/my data"))
+
+    assert options(0).serve_command == options(DEFAULT_PORT).serve_command == "phoenix serve --dir '/my data'"
+    assert options(0).later_url == f"http://127.0.0.1:{DEFAULT_PORT}"
+    assert options(9000).serve_command == "phoenix serve --dir '/my data' --port 9000"
+    assert options(9000).later_url == "http://127.0.0.1:9000"
 
 
 def test_the_worst_check_decides() -> None:

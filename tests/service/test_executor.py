@@ -41,6 +41,7 @@ async def test_a_run_ends_with_the_result_of_its_trial(api: Harness) -> None:
         "lost_steps": 1,
         "generation": 1,
         "resume_step": 3,
+        "replacement": None,
         "checks": {"fired": "PASS"},
     }
     Script(directory).result("PASS", recoveries=[recovery])

@@ -135,6 +135,35 @@ async def test_timeline_tiles_the_recovery_and_has_a_row_per_rank(api: Harness) 
     script.close()
 
 
+async def test_recoveries_are_counted_and_a_lost_spare_is_none(api: Harness) -> None:
+    run, directory = await api.started()
+    script = Script(directory)
+    script.begin()
+    script.step(0)
+    script.emit(
+        "injector", "fault_injected", worker="w2", node="n2", fault="f", kind="process_kill", pid=4_000_002,
+        fidelity="real", trigger={"now": True},
+    )  # fmt: skip
+    script.emit("agent", "worker_exited", worker="w2", node="n2", pid=4_000_002, code=-9)
+    script.emit("coordinator", "failure_detected", worker="w2", generation=0, cause="exit")
+    api.tick()
+    trial = (await api.get(f"/runs/{run['id']}"))["trials"][0]
+    (lost,) = (await api.get(f"/trials/{trial}"))["recoveries"]
+    assert (lost["target"], lost["generation"], lost["replacement"]) == ({"rank": None, "worker": "w2"}, None, None)
+    script.spawn(3)
+    script.emit("w3", "spare_parked", worker="w3", node="n3", after_ms=2000)
+    api.tick()
+    (replaced,) = (await api.get(f"/trials/{trial}/timeline"))["recoveries"]
+    assert replaced["replacement"]["worker"] == "w3" and replaced["replacement"]["after_s"] > 2.0
+    assert replaced["recovery_s"] is None and set(replaced["phases"].values()) == {None}
+    assert (await api.get(f"/runs/{run['id']}"))["recoveries"] == 0
+    script.kill_rank_1("g", step=1)
+    api.tick()
+    assert (await api.get(f"/runs/{run['id']}"))["recoveries"] == 1
+    assert [item["recoveries"] for item in (await api.get("/runs"))["items"]] == [1]
+    script.close()
+
+
 async def test_torn_lines_wait_and_foreign_lines_are_passed_over(api: Harness) -> None:
     run, directory = await api.started()
     events = directory / "run" / "events"

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 from service.hub import Hub
+from service.routes.events import _stream
 from tests.service.helpers import Harness, Script
 from tests.support import wait_until
 
@@ -40,6 +41,13 @@ async def test_the_stream_of_an_ended_run_is_all_its_events_and_an_end(api: Harn
     assert events == stored
     assert [f"id: {event['offset']}" in block for event, block in zip(stored, blocks[:-1], strict=True)]
     assert blocks[-1] == 'event: end\ndata: {"state":"FINISHED"}'
+
+
+async def test_a_batch_of_events_is_one_piece(api: Harness) -> None:
+    """Between pieces that are sent at once nobody notices that the client has left; each would be written in vain."""
+    run = await ended_run(api)
+    pieces = [piece async for piece in _stream(api.service, run, 0, [])]
+    assert len(pieces) == 3 and pieces[1].count(b"\n\n") == len((await api.get(f"/runs/{run}/events"))["items"])
 
 
 async def test_a_client_that_comes_back_gets_the_rest_and_is_then_sent_away(api: Harness) -> None:

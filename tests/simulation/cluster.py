@@ -48,6 +48,7 @@ class SimulatedCoordinator(Coordinator):
         self.membership = Membership(job)
         self.cluster = cluster
         self.ended: End | None = None
+        self._announced = None
         self.store = _Nothing()  # type: ignore[assignment]
 
     def begin(self) -> None:
@@ -118,9 +119,10 @@ class Node:
                 if worker is not None and worker.alive:
                     self.process_died(worker, -9)
             case _:
-                worker = workers.get(message["to"])
-                if worker is not None:
-                    worker.run(worker.on_command, message)
+                for name in message["to"]:
+                    worker = workers.get(name)
+                    if worker is not None:
+                        worker.run(worker.on_command, message)
 
     def process_died(self, worker: Worker, code: int) -> None:
         """A process ends: its tripwire may tell before its memory is gone and the agent can reap it."""

@@ -9,7 +9,7 @@ from typing import Final
 from phoenix_core.roster import Job
 from phoenix_core.settings import Detection
 
-DETECTION: Final = Detection(silent_s=1.0, hang_floor_s=2.0, first_step_s=30.0)
+DETECTION: Final = Detection(silent_s=1.0, hang_floor_s=2.0, between_steps_s=8.0, first_step_s=30.0)
 """A process that is silent altogether is found before a hang is suspected: who waits for its word as a holder is
 behind in the collectives, and would be blamed in its place.
 """

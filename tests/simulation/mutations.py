@@ -127,7 +127,7 @@ def _plan_least(_: Code, offers: Mapping[int, Offer], size: int) -> Any:
 
 
 @plant("a source has what it is asked for", phoenix_core.placement, "_small_source")
-def _any_source(_: Code, rank: int, boundary: int, offers: Mapping[int, Offer]) -> Any:
+def _any_source(_: Code, rank: int, boundary: int, offers: Mapping[int, Offer], givers: object) -> Any:
     """The small state is asked of any survivor, not of one that offered it."""
     if rank in offers and boundary in offers[rank].own:
         return rank
@@ -245,7 +245,7 @@ def _wait_for_starters(tick: Code, self: Membership, now: float) -> Any:
 @plant("a crash loop is given up", Membership, "_reason_to_give_up")
 def _never_give_up(reason: Code, self: Membership, *args: Any) -> Any:
     """Failures are not counted."""
-    self._failures.clear()
+    self._restarts.counts.clear()
     return reason(self, *args)
 
 
@@ -259,9 +259,9 @@ def _nobody_hangs(_: Code, *args: Any) -> Any:
 
 
 @plant("those who are through wait for the others too", phoenix_core.membership, "keeps_others_waiting")
-def _finished_do_not_count(_: Code, seen: Any, now: float, limit_s: float, finished: Any) -> Any:
+def _finished_do_not_count(_: Code, seen: Any, ranks: Any, now: float, pace: Any, finished: Any) -> Any:
     """A hang after the last collective is not looked for."""
-    return keeps_others_waiting(seen, now, limit_s)
+    return keeps_others_waiting(seen, ranks, now, pace)
 
 
 MUTATIONS.append(

@@ -3,113 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from chaos import checks
-from chaos.checks import Evidence, PartRecord, run_checks, steps_committed
+from chaos.checks import run_checks
+from chaos.evidence import PartRecord, steps_committed
 from chaos.leaks import LeakReport
 from chaos.recoveries import RecoveryRecord, recovery_record, recovery_records
-from chaos.scenario import Cluster, Scenario
 from chaos.verdict import CheckResult, Verdict, worst
 from phoenix_core.events import Event
-
-MS = 1_000_000
-STEPS = 4
-Events = list[Event]
-
-
-def event(name: str, at_ms: float, /, **fields: Any) -> Event:
-    named = {field: fields.pop(field) for field in ("worker", "rank", "generation", "step", "node") if field in fields}
-    return Event(kind=name, at=round(at_ms * MS), **named, data=fields)
-
-
-def loss(rank: int, step: int) -> float:
-    return 1.0 / (1 + rank + 10 * step)
-
-
-def step_of(worker: str, rank: int, generation: int, step: int, at_ms: float) -> Events:
-    who: dict[str, Any] = {"worker": worker, "rank": rank, "generation": generation, "step": step}
-    return [
-        event("phase_entered", at_ms, **who, phase="forward"),
-        event("step_committed", at_ms + 5, **who, duration_ns=5 * MS, loss=loss(rank, step)),
-    ]
-
-
-def undisturbed() -> Events:
-    events = [event("world_formed", 0, generation=0, ranks=["w0", "w1"], spares=[])]
-    for rank in (0, 1):
-        for step in range(STEPS):
-            events += step_of(f"w{rank}", rank, 0, step, 10 + 10 * step)
-        events.append(event("state_digest", 100, worker=f"w{rank}", rank=rank, generation=0, digest="d" * 64))
-    return events
-
-
-def disturbed() -> Events:
-    """Rank 1 is killed in step 2, which rank 0 commits all the same; w2 takes its place and goes on with step 3."""
-    events = [event("world_formed", 0, generation=0, ranks=["w0", "w1"], spares=["w2"])]
-    for step in range(2):
-        events += step_of("w0", 0, 0, step, 10 + 10 * step) + step_of("w1", 1, 0, step, 10 + 10 * step)
-    events += step_of("w0", 0, 0, 2, 30)
-    receipt = {"fault": "f", "kind": "process_kill", "pid": 7, "fidelity": "real", "trigger": {"at_step": 2}}
-    events += [
-        event("fault_injected", 31, worker="w1", rank=1, **receipt),
-        event("worker_exited", 32, worker="w1", pid=7, code=-9),
-        event("failure_detected", 33, worker="w1", rank=1, generation=1, cause="exit", detail=""),
-        event("spare_assigned", 33, worker="w2", rank=1, generation=1),
-        event("world_formed", 34, generation=1, ranks=["w0", "w2"], spares=[], joining=[1]),
-        event("worker_quiesced", 36, worker="w0", rank=0, generation=1, boundary=3),
-        event("model_built", 40, worker="w2", rank=1, generation=1),
-        event("communicator_ready", 41, worker="w0", rank=0, generation=1),
-        event("communicator_ready", 42, worker="w2", rank=1, generation=1),
-        event("state_restored", 45, worker="w2", rank=1, generation=1, boundary=3),
-        event("generation_resumed", 46, generation=1, step=3),
-    ]
-    events += step_of("w0", 0, 1, 3, 50) + step_of("w2", 1, 1, 3, 50)
-    for rank, worker in enumerate(("w0", "w2")):
-        events.append(event("state_digest", 100, worker=worker, rank=rank, generation=1, digest="d" * 64))
-    return events
-
-
-def scenario(**changes: Any) -> Scenario:
-    faults = [{"id": "f", "kind": "process_kill", "target": {"rank": 1}, "trigger": {"at_step": 2}}]
-    document = {"name": "x", "workload": "gpt-tiny", "steps": STEPS, "faults": faults, **changes}
-    return replace(Scenario.from_json(document), cluster=Cluster(nodes=2, ranks_per_node=1, spares=1))
-
-
-def evidence(events: Events | None = None, **changes: Any) -> Evidence:
-    plan = changes.pop("scenario", scenario())
-    values: dict[str, Any] = {
-        "scenario": plan,
-        "asked": plan.faults,
-        "run": PartRecord(events=disturbed() if events is None else events, completed=True),
-        "twin": PartRecord(events=undisturbed(), completed=True),
-        "leaks": LeakReport(),
-        **changes,
-    }
-    return Evidence(**values)
-
-
-def without(events: Events, unwanted: Callable[[Event], bool]) -> Events:
-    return [one for one in events if not unwanted(one)]
-
-
-def changed(events: Events, which: Callable[[Event], bool], **data: Any) -> Events:
-    """The first event that fits, with other data."""
-    index = next(index for index, one in enumerate(events) if which(one))
-    altered = replace(events[index], data={**events[index].data, **data})
-    return [*events[:index], altered, *events[index + 1 :]]
-
-
-def is_commit(rank: int, step: int) -> Callable[[Event], bool]:
-    return lambda one: one.kind == "step_committed" and (one.rank, one.step) == (rank, step)
-
-
-def kind(name: str) -> Callable[[Event], bool]:
-    return lambda one: one.kind == name
+from tests.records import (
+    MS,
+    STEPS,
+    Events,
+    changed,
+    disturbed,
+    event,
+    evidence,
+    is_commit,
+    kind,
+    scenario,
+    step_of,
+    undisturbed,
+    without,
+)
 
 
 def test_a_good_record_passes_all() -> None:
@@ -134,6 +54,18 @@ def test_fired_is_unknown_without_a_receipt_or_when_missed() -> None:
     missed = [*silent, event("fault_missed", 90, fault="f", kind="process_kill", reason="rank 1 has ended")]
     result = checks.fired(evidence(missed))
     assert (result.verdict, "rank 1 has ended" in result.detail) == (Verdict.UNKNOWN, True)
+
+
+def test_a_fault_that_came_too_late_is_missed_and_a_refused_request_is_none() -> None:
+    refused = event("fault_missed", 40, fault="bad", kind="meteor", reason="unknown fault kind")
+    assert checks.fired(evidence([*disturbed(), refused])).verdict is Verdict.PASS
+    plan = scenario()
+    asked = [*plan.faults, replace(plan.faults[0], id="late")]
+    late = event(
+        "fault_missed", 200, fault="late", kind="process_kill", reason="the run was over when the request came"
+    )
+    result = checks.fired(evidence([*disturbed(), refused, late], asked=asked))
+    assert (result.verdict, "late was missed: the run was over" in result.detail) == (Verdict.UNKNOWN, True)
 
 
 def test_fired_fails_when_the_dead_go_on_working() -> None:
@@ -237,13 +169,42 @@ def test_a_job_that_never_started_says_nothing_about_recovery() -> None:
     assert (result.verdict, "no such file" in result.detail) == (Verdict.UNKNOWN, True)
 
 
-def test_the_loss_of_a_spare_must_be_noticed() -> None:
-    events = undisturbed()
-    receipt = {"fault": "f", "kind": "process_kill", "pid": 7, "fidelity": "real", "trigger": {"now": True}}
-    events.append(event("fault_injected", 31, worker="w2", **receipt))
-    assert checks.recovered(evidence(events)).verdict is Verdict.UNKNOWN
+def hit_spare(fault: str, worker: str, at_ms: float) -> Event:
+    receipt = {"fault": fault, "kind": "process_kill", "pid": 7, "fidelity": "real", "trigger": {"now": True}}
+    return event("fault_injected", at_ms, worker=worker, node="n2", **receipt)
+
+
+def new_spare(worker: str, node: str, at_ms: float) -> Events:
+    spawned = event("worker_spawned", at_ms, worker=worker, node=node, pid=9, start_ticks=1)
+    return [spawned, event("spare_parked", at_ms + 10, worker=worker, node=node)]
+
+
+def test_a_lost_spare_is_recovered_when_a_new_one_is_parked() -> None:
+    events = [*undisturbed(), *new_spare("w2", "n2", 0), hit_spare("f", "w2", 31)]
+    assert checks.recovered(evidence(events)).detail == "f: the job ended before anyone noticed the loss of spare w2"
     events.append(event("failure_detected", 40, worker="w2", generation=0, cause="exit", detail=""))
-    assert checks.recovered(evidence(events)).verdict is Verdict.PASS
+    unreplaced = checks.recovered(evidence(events))
+    assert (unreplaced.verdict, "before a new spare was parked" in unreplaced.detail) == (Verdict.UNKNOWN, True)
+    healed = evidence(events + new_spare("w3", "n2", 50))
+    assert checks.recovered(healed) == CheckResult(verdict=Verdict.PASS, detail="1 lost spare replaced")
+    (record,) = recovery_records(healed.run.events)
+    assert record.replacement == {"worker": "w3", "after_s": pytest.approx(0.029)}
+    assert (record.target, record.recovery_s, record.generation) == ({"rank": None, "worker": "w2"}, None, None)
+    assert set(record.phases.values()) == {None}
+    assert RecoveryRecord.from_json(record.to_json()) == record
+
+
+def test_two_lost_spares_need_two_new_ones() -> None:
+    events = [*undisturbed(), hit_spare("f", "w2", 31), hit_spare("g", "w3", 32), *new_spare("w4", "n2", 50)]
+    assert checks.recovered(evidence(events)).verdict is Verdict.UNKNOWN
+    both = recovery_records(events + new_spare("w5", "n9", 40))
+    assert [record.replacement and record.replacement["worker"] for record in both] == ["w4", "w5"]
+
+
+def test_a_result_of_an_earlier_version_can_still_be_read() -> None:
+    told = recovery_record(evidence().outcomes[0]).to_json()
+    del told["replacement"]
+    assert RecoveryRecord.from_json(told).replacement is None
 
 
 def test_a_freeze_shorter_than_the_detector_needs_no_recovery() -> None:
@@ -252,69 +213,6 @@ def test_a_freeze_shorter_than_the_detector_needs_no_recovery() -> None:
     assert checks.recovered(evidence(events)).verdict is Verdict.FAIL
     events.append(event("fault_reverted", 60, worker="w1", fault="f", kind="process_stop", alive=True))
     assert checks.recovered(evidence(events)).verdict is Verdict.PASS
-
-
-# --- twin ---
-
-
-@pytest.mark.parametrize("other", [loss(0, 3) * (1 + 2**-52), float("nan"), -0.0, "text"])
-def test_twin_fails_on_one_differing_bit(other: object) -> None:
-    result = checks.twin(evidence(changed(disturbed(), is_commit(0, 3), loss=other)))
-    assert result.verdict is Verdict.FAIL
-    assert "loss of rank 0 at step 3" in result.detail
-
-
-def test_twin_takes_nan_for_equal_to_itself() -> None:
-    ours = changed(disturbed(), is_commit(0, 3), loss=float("nan"))
-    theirs = PartRecord(events=changed(undisturbed(), is_commit(0, 3), loss=float("nan")), completed=True)
-    assert checks.twin(evidence(ours, twin=theirs)).verdict is Verdict.PASS
-
-
-def test_twin_fails_on_another_digest() -> None:
-    events = changed(disturbed(), kind("state_digest"), digest="e" * 64)
-    assert checks.twin(evidence(events)).verdict is Verdict.FAIL
-
-
-def test_twin_fails_when_a_step_done_twice_disagrees_with_itself() -> None:
-    twice = disturbed()
-    at = next(index for index, one in enumerate(twice) if is_commit(1, 1)(one))
-    twice.insert(at, replace(twice[at], data={**twice[at].data, "loss": 0.5}))
-    result = checks.twin(evidence(twice))
-    assert (result.verdict, "twice" in result.detail) == (Verdict.FAIL, True)
-
-
-def test_a_step_done_twice_with_the_same_result_is_fine() -> None:
-    twice = disturbed()
-    at = next(index for index, one in enumerate(twice) if is_commit(1, 1)(one))
-    twice.insert(at, replace(twice[at], data={**twice[at].data, "duration_ns": 1}))
-    assert checks.twin(evidence(twice)).verdict is Verdict.PASS
-
-
-def test_what_the_runtime_adds_to_a_commit_is_not_compared() -> None:
-    told = changed(disturbed(), is_commit(1, 3), restored=True)
-    assert checks.twin(evidence(told)).verdict is Verdict.PASS
-
-
-def test_only_a_step_that_was_handed_over_may_be_missing() -> None:
-    # Rank 1 never reported step 2 (it was killed in it, and given rank 0's state): see `disturbed`.
-    assert checks.twin(evidence()).verdict is Verdict.PASS
-    assert checks.twin(evidence(without(disturbed(), is_commit(1, 1)))).verdict is Verdict.UNKNOWN
-    assert checks.twin(evidence(without(disturbed(), is_commit(0, 2)))).verdict is Verdict.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        {"twin": None},
-        {"twin": PartRecord(events=undisturbed(), completed=False)},
-        {"run": PartRecord(events=disturbed(), completed=False)},
-        {"twin": PartRecord(events=without(undisturbed(), kind("state_digest")), completed=True)},
-        {"run": PartRecord(events=[], completed=True)},
-        {"run": PartRecord(events=[], completed=True), "twin": PartRecord(events=[], completed=True)},
-    ],
-)
-def test_twin_is_unknown_where_something_is_missing(missing: dict[str, Any]) -> None:
-    assert checks.twin(evidence(**missing)).verdict is Verdict.UNKNOWN
 
 
 # --- agreement, no_leak, all ---

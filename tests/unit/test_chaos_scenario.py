@@ -55,6 +55,16 @@ def test_a_document_becomes_a_typed_value_and_back() -> None:
         ("after_s: 3", "after_s: -1", "s.yaml:12: faults[1].trigger.after_s: -1 is less than the minimum of 0"),
         ("step: 3}", "stepp: 3}", "s.yaml:9: faults[0].trigger.stepp: unknown field; there are: phase, step"),
         ("after_s: 3", "after_s: .inf", "s.yaml:12: faults[1].trigger.after_s: must be a finite number"),
+        (
+            "phase: backward",
+            "phase: snapshot_copy",
+            "s.yaml:9: faults[0].trigger.phase: the workload gpt-tiny never enters snapshot_copy; its phases",
+        ),
+        (
+            "after_s: 3",
+            "after_s: 99999999",
+            "s.yaml:12: faults[1].trigger.after_s: 99999999 is greater than the maximum of 10000000",
+        ),
         ("steps: 30", "steps: [", "s.yaml:5: not valid YAML"),
         ("steps: 30", "steps: 30\nsteps: 31", "s.yaml:4: steps: this key stands here twice"),
         ("name: kill-one", "name: ../../etc", "s.yaml:1: name: '../../etc' does not match"),
@@ -73,6 +83,34 @@ def test_a_mistake_is_pointed_at(old: str, new: str, said: str) -> None:
 def test_what_is_no_scenario_is_refused_without_a_traceback(text: str) -> None:
     with pytest.raises(InvalidScenario, match=r"s\.yaml"):
         parse_scenario(text, source="s.yaml")
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 5000, "nested too deeply"),
+        ("{a: " * 5000, "nested too deeply"),
+        (BOMB, "more than 20000 values"),
+        ("# " + "x" * 100_000, "longer than 100000 characters"),
+    ],
+    ids=["sequences", "mappings", "aliases", "length"],
+)
+def test_a_document_that_is_too_much_is_refused_at_once(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(InvalidScenario, match=said):
+        load_scenario(tmp_path / "s.yaml")
+
+
+def test_aliases_and_merged_keys_are_welcome_in_small_numbers() -> None:
+    shared = "  - &one {kind: process_kill, target: {rank: 2}}\n  - <<: *one\n    target: {rank: 1}\n"
+    scenario = parse_scenario(TEXT.partition("faults:")[0] + "faults:\n" + shared)
+    assert [fault.target.to_json() for fault in scenario.faults] == [{"rank": 2}, {"rank": 1}]
 
 
 def test_two_faults_of_one_id_are_refused() -> None:

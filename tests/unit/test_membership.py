@@ -42,6 +42,11 @@ def only(decisions: Sequence[Decision], kind: type[D]) -> list[D]:
     return [decision for decision in decisions if isinstance(decision, kind)]
 
 
+def at(boundary: int, phase: str, entered: int, completed: int) -> Progress:
+    """A rank of a job with one group."""
+    return Progress(boundary=boundary, phase=phase, streams={"world": (entered, completed)})
+
+
 class Drive:
     """A membership and the shortest way to the states that the tests begin in."""
 
@@ -82,7 +87,7 @@ class Drive:
         ]
 
     def step(self, boundary: int) -> list[Decision]:
-        progress = Progress(boundary=boundary, phase="forward", entered=boundary, completed=boundary)
+        progress = at(boundary, "forward", boundary, boundary)
         return [d for w in self.membership.ranks for d in self.tell(Progressed(worker=w, progress=progress))]
 
 
@@ -206,14 +211,27 @@ def test_the_rank_that_does_not_enter_the_collective_is_blamed() -> None:
     drive.step(1)
     drive.step(2)
     for worker in ("w0", "w2", "w3"):
-        drive.tell(
-            Progressed(worker=worker, progress=Progress(boundary=2, phase="gradient_sync", entered=9, completed=8))
-        )
-    drive.tell(Progressed(worker="w1", progress=Progress(boundary=2, phase="forward", entered=8, completed=8)))
+        drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
+    drive.tell(Progressed(worker="w1", progress=at(2, "forward", 8, 8)))
     assert drive.tell(Tick()) == []
     drive.now += drive.membership.hang_limit_s() + 1
     detected = only(drive.tell(Tick()), Record)[0]
     assert detected.fields["worker"] == "w1" and detected.fields["cause"] == "no_progress"
+
+
+def test_a_rank_that_saves_or_evaluates_between_two_steps_is_given_more_time() -> None:
+    drive = Drive().run()
+    drive.step(1)
+    drive.step(2)
+    waiting = at(2, "gradient_sync", 9, 8)
+    for worker in ("w1", "w2", "w3"):
+        drive.tell(Progressed(worker=worker, progress=waiting))
+    drive.tell(Progressed(worker="w0", progress=at(2, "", 8, 8)))
+    drive.now += drive.membership.hang_limit_s() + 1
+    assert drive.tell(Tick()) == []
+    drive.now += drive.membership.job.detection.between_steps_s
+    detected = only(drive.tell(Tick()), Record)[0]
+    assert detected.fields["worker"] == "w0" and detected.fields["cause"] == "no_progress"
 
 
 def test_nobody_is_blamed_while_anybody_moves() -> None:
@@ -221,11 +239,9 @@ def test_nobody_is_blamed_while_anybody_moves() -> None:
     drive.step(1)
     drive.step(2)
     for worker in ("w0", "w2", "w3"):
-        drive.tell(
-            Progressed(worker=worker, progress=Progress(boundary=2, phase="gradient_sync", entered=9, completed=8))
-        )
+        drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
     drive.now += drive.membership.hang_limit_s() + 1
-    drive.tell(Progressed(worker="w1", progress=Progress(boundary=2, phase="backward", entered=8, completed=8)))
+    drive.tell(Progressed(worker="w1", progress=at(2, "backward", 8, 8)))
     assert drive.tell(Tick()) == []
 
 
@@ -354,8 +370,8 @@ def test_those_who_are_through_find_a_rank_that_hangs_after_its_last_collective(
 def test_a_rank_that_waits_in_its_last_collective_is_not_blamed_by_those_who_are_through() -> None:
     drive = Drive().run()
     drive.step(1)
-    waiting = Progress(boundary=1, phase="gradient_sync", entered=2, completed=1)
-    through = Progress(boundary=2, phase="", entered=2, completed=2)
+    waiting = at(1, "gradient_sync", 2, 1)
+    through = at(2, "", 2, 2)
     for worker in drive.membership.ranks:
         drive.tell(Progressed(worker=worker, progress=waiting if worker == "w1" else through))
     drive.tell(LoopFinished(worker="w0", generation=1))

@@ -170,3 +170,17 @@ def test_equal_states_are_equal_bytes() -> None:
 def test_a_state_that_did_not_change_is_not_taken_for_changed() -> None:
     protected, _, _, _ = job(seed=1, steps=2)
     assert protected.capture_small({"loss": 1.0}) == protected.capture_small({"loss": 1.0})
+
+
+def test_equal_states_are_equal_bytes_whoever_holds_them() -> None:
+    """Also after a round trip, which makes equal strings one object or one object two."""
+    state = {"epoch": 1.0, "log": [{"epoch": 0.5}], "names": ["a", "a"]}
+    again = pickle.loads(pack(state))
+    again["log"] = [{"".join(("ep", "och")): 0.5}]
+    assert pack(again) == pack(state)
+
+
+def test_a_state_that_contains_itself_is_packed_all_the_same() -> None:
+    state: dict[str, object] = {"value": 1}
+    state["self"] = state
+    assert pickle.loads(pack(state))["self"]["self"]["value"] == 1

@@ -61,6 +61,9 @@ def main() -> None:
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
     parser.add_argument("--hang-at", type=int, default=-1, help="rank 1 sleeps at this step, once")
     parser.add_argument("--freeze-at", type=int, default=-1, help="rank 1 sleeps with the GIL at this step, once")
+    parser.add_argument("--skip-at", type=int, default=-1, help="this step draws a batch and trains on nothing")
+    parser.add_argument("--pause-at", type=int, default=-1, help="rank 0 sleeps for 4 s before this step")
+    parser.add_argument("--no-loop", action="store_true", help="leave the session without a step")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--between", action="store_true", help="scheduler and random numbers outside of the step")
     parser.add_argument("--stop-file", type=Path, help="all ranks leave the loop together once this file exists")
@@ -78,12 +81,19 @@ def main() -> None:
         positions = Positions(ft.rank)
         torch.manual_seed(100 + ft.rank)
         ft.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=positions)
+        if options.no_loop:
+            return
         for step in ft.steps(options.steps):
             leave = False
+            if step.index == options.pause_at and ft.rank == 0:
+                time.sleep(4)  # longer than any rank may keep the others waiting in a step
             early = positions.draw(options.width) if options.between else None
             with step:
                 stop_now = options.stop_file is not None and step.index % 50 == 0 and agreed(options.stop_file.exists())
                 batch = positions.draw(options.width) if early is None else early
+                if step.index == options.skip_at:
+                    step.record(loss=0.0)
+                    continue
                 loss = (model(batch) - batch).square().mean()
                 step.record(loss=loss.item())
                 if options.step_apart and step.index == 11 and ft.rank == 2 and once("die"):

@@ -1,0 +1,41 @@
+"""What a job's terminal says of failures and recoveries: one line each, from the membership's records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from phoenix_core.protocol import Record
+
+
+class Narrator:
+    """Turns records into sentences; it remembers only when the recovery under way began."""
+
+    def __init__(self) -> None:
+        self._broken_at: float | None = None
+
+    def line(self, record: Record, now: float) -> str | None:
+        """The sentence for one record at `now` (seconds of a monotonic clock); None where it needs none."""
+        fields = record.fields
+        match record.kind:
+            case "failure_detected" if fields["rank"] is None:
+                return f"spare {_who(fields)} failed ({_why(fields)})"
+            case "failure_detected":
+                self._broken_at = now if self._broken_at is None else self._broken_at
+                return f"rank {fields['rank']} ({_who(fields)}) failed ({_why(fields)}); training waits"
+            case "spare_assigned":
+                return f"{fields['worker']} takes over rank {fields['rank']}"
+            case "generation_resumed" if self._broken_at is not None:
+                waited_s, self._broken_at = now - self._broken_at, None
+                return (
+                    f"training goes on from step {fields['step']} after {waited_s:.2f} s "
+                    f"(generation {fields['generation']})"
+                )
+        return None
+
+
+def _who(fields: Mapping[str, object]) -> str:
+    return f"{fields['worker']} on {fields['node']}"
+
+
+def _why(fields: Mapping[str, object]) -> str:
+    return str(fields["detail"] or fields["cause"])

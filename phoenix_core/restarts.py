@@ -1,0 +1,56 @@
+"""When a job is given up: the same rank failing again and again without one new step in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+A_SPARE: Final = -1
+"""Stands for all spares where failures are counted by rank."""
+
+
+class Restarts:
+    """Failures by rank since the job last came further than ever before."""
+
+    def __init__(self, limit: int, begins_at: int) -> None:
+        self.limit = limit
+        self.counts: Counter[int] = Counter()
+        self._furthest = begins_at
+
+    def failed(self, ranks: Iterable[int]) -> None:
+        self.counts.update(ranks)
+
+    def resumed(self, boundary: int) -> None:
+        """Nobody has executed a step yet, but that far the job has been."""
+        self._furthest = max(self._furthest, boundary)
+
+    def reached(self, boundary: int) -> None:
+        """Every rank is there. A step that is only executed again forgives nothing."""
+        if boundary > self._furthest:
+            self._furthest = boundary
+            self.counts = Counter({A_SPARE: self.counts[A_SPARE]})
+
+    def spares_work(self) -> None:
+        del self.counts[A_SPARE]
+
+    def reason_to_give_up(self, last: str) -> str:
+        """A sentence with `last`, the latest failure; empty where the job may go on."""
+        for rank, failures in self.counts.items():
+            if failures > self.limit:
+                whose = "a spare" if rank == A_SPARE else f"rank {rank}"
+                return (
+                    f"{whose} failed {failures} times without one new step, the last time {last}; "
+                    f"the limit is --max-restarts {self.limit}"
+                )
+        return ""
+
+
+def reason_before_training(who: str, why: str) -> str:
+    """What a worker's end before the first step says: nothing that a restart would change."""
+    if why == "exit code 0":
+        return (
+            f"the script of {who} ended before training began: it must open phoenix.session() and run its loop over "
+            "the session's steps()"
+        )
+    return f"{who} failed before training began ({why}); its output says why"

@@ -1,0 +1,75 @@
+"""How far this process has come in each stream of collectives: what the coordinator needs to see who waits for whom.
+
+A *stream* is a sequence that its members go through in the same order: the collectives of one group, or the messages
+from one rank to another (`"3>0"`, in ranks of the world).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from typing import Any, Final
+
+SWEEP_AT: Final = 64
+"""Works that a stream remembers before it looks which are over: memory stays bounded without a heartbeat too."""
+
+
+def stream_of_group(logical_name: str) -> str:
+    """Short, since each heartbeat carries it; a group's own name lists its members."""
+    return hashlib.blake2s(logical_name.encode(), digest_size=4).hexdigest()
+
+
+def stream_of_message(source: int, destination: int) -> str:
+    return f"{source}>{destination}"
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.entered = 0
+        self.completed = 0
+        self.pending: deque[Any] = deque()
+
+    def enter(self, work: Any) -> None:
+        self.entered += 1
+        self.pending.append(work)
+        if len(self.pending) > SWEEP_AT:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Count those that are over, in order; asked by the heartbeat, since C++ waits without telling."""
+        while self.pending:
+            try:
+                if not self.pending[0].is_completed():
+                    return
+                self.pending.popleft()
+            except IndexError:
+                return  # the other thread was faster
+            self.completed += 1
+
+
+class Watermark:
+    """Entered and completed collectives by stream. The training thread enters, the heartbeat's thread asks."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, _Stream] = {}
+
+    def know(self, stream: str) -> None:
+        """This process is a member of the stream, also where it never enters anything."""
+        self._streams.setdefault(stream, _Stream())
+
+    def enter(self, stream: str, work: Any) -> None:
+        found = self._streams.get(stream)
+        if found is None:
+            found = self._streams[stream] = _Stream()
+        found.enter(work)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """(entered, completed) of each stream."""
+        streams = dict(self._streams)
+        for stream in streams.values():
+            stream.sweep()
+        return {name: (stream.entered, stream.completed) for name, stream in streams.items()}
+
+    def reset(self) -> None:
+        """A new generation counts from zero, as all its members do."""
+        self._streams = {name: _Stream() for name in self._streams if ">" not in name}

@@ -1,0 +1,208 @@
+"""One small job in many layouts: who holds which part of the state differs, the loop does not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import phoenix_core as phoenix
+
+WIDTH = 64
+BATCH = 8
+
+
+class Block(torch.nn.Module):
+    def __init__(self, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up = torch.nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = torch.nn.Linear(4 * WIDTH, WIDTH)
+        self.drop = torch.nn.Dropout(0.1)
+        self.recompute = recompute
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.down(torch.nn.functional.gelu(self.up(self.norm(x)))))  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.recompute and self.training:
+            return x + checkpoint(self.inside, x, use_reentrant=False)  # type: ignore[no-any-return]
+        return x + self.inside(x)
+
+
+@dataclass
+class Job:
+    """What a layout protects, and how it executes one step, recording its loss."""
+
+    step: Callable[[phoenix.Step], None]
+    protected: dict[str, Any] = field(default_factory=dict)
+
+
+def blocks(count: int = 4, **options: Any) -> torch.nn.Sequential:
+    return torch.nn.Sequential(*[Block(**options) for _ in range(count)])
+
+
+def target(batch: torch.Tensor) -> torch.Tensor:
+    return batch.roll(1, dims=1)
+
+
+def error(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    return (output - wanted).square().mean()
+
+
+def simple(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, micro: int = 1, clip: bool = False) -> Job:
+    """Forward, backward (`micro` times), clip, step."""
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
+
+    def step(current: phoenix.Step) -> None:
+        total = 0.0
+        for _ in range(micro):
+            batch = torch.randn(BATCH, WIDTH)
+            loss = error(model(batch), target(batch)) / micro
+            total += loss.item()
+            current.record(loss=total)
+            loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+
+    return Job(step, {"model": model, "optimizer": optimizer, "scheduler": scheduler})
+
+
+def adam(model: torch.nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def ddp(_: phoenix.Session) -> Job:
+    model = DistributedDataParallel(blocks())
+    return simple(model, adam(model), clip=True)
+
+
+def buffers(_: phoenix.Session) -> Job:
+    """BatchNorm: buffers that each forward pass changes, differently on every rank."""
+    inner = torch.nn.Sequential(Block(), torch.nn.BatchNorm1d(WIDTH), Block())
+    model = DistributedDataParallel(inner, broadcast_buffers=False)
+    return simple(model, adam(model))
+
+
+def accumulation(_: phoenix.Session) -> Job:
+    model = DistributedDataParallel(blocks())
+    optimizer = adam(model)
+    plain = simple(model, optimizer)
+
+    def step(current: phoenix.Step) -> None:
+        total = 0.0
+        for last in (False, False, True):
+            model.require_backward_grad_sync = last
+            batch = torch.randn(BATCH, WIDTH)
+            loss = error(model(batch), target(batch)) / 3
+            total += loss.item()
+            current.record(loss=total)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Job(step, plain.protected)
+
+
+def recompute(_: phoenix.Session) -> Job:
+    model = DistributedDataParallel(blocks(recompute=True), static_graph=True)
+    return simple(model, adam(model))
+
+
+def compiled(_: phoenix.Session) -> Job:
+    model = DistributedDataParallel(blocks(2))
+    job = simple(model, adam(model))
+    model.module.compile(backend="aot_eager")
+    return job
+
+
+def fsdp(_: phoenix.Session) -> Job:
+    model = blocks()
+    for block in model:
+        fully_shard(block)
+    fully_shard(model)
+    return simple(model, adam(model), micro=2, clip=True)
+
+
+def bf16(_: phoenix.Session) -> Job:
+    """Computes in bf16; the master weights and the optimizer state are fp32."""
+    model = blocks()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return simple(model, adam(model), clip=True)
+
+
+def hsdp(ft: phoenix.Session) -> Job:
+    """Sharded over two ranks, replicated twice."""
+    mesh = init_device_mesh("cpu", (2, ft.world_size // 2), mesh_dim_names=("replica", "shard"))
+    model = blocks()
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return simple(model, adam(model), clip=True)
+
+
+def tensor(ft: phoenix.Session) -> Job:
+    """Tensor parallel over two ranks, data parallel (sharded) over the other dimension."""
+    mesh = init_device_mesh("cpu", (ft.world_size // 2, 2), mesh_dim_names=("data", "tensor"))
+    model = blocks()
+    for block in model:
+        parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(block, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    same = 1000 + mesh["data"].get_local_rank()
+    job = simple(model, adam(model))
+    torch.manual_seed(same)  # ranks of one tensor-parallel group see the same batch
+    return job
+
+
+def zero(_: phoenix.Session) -> Job:
+    """ZeRO-1: every rank has the optimizer state of a part of the parameters."""
+    model = DistributedDataParallel(blocks())
+    return simple(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3))
+
+
+LAYOUTS: dict[str, Callable[[phoenix.Session], Job]] = {
+    layout.__name__: layout
+    for layout in (ddp, buffers, accumulation, recompute, compiled, fsdp, bf16, hsdp, tensor, zero)
+}
+ALIKE = ("tensor",)
+"""Layouts in which several ranks draw the same numbers: they seed themselves."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layout", choices=LAYOUTS, required=True)
+    parser.add_argument("--steps", type=int, default=30)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with phoenix.session() as ft:
+        torch.manual_seed(0)
+        job = LAYOUTS[options.layout](ft)
+        if options.layout not in ALIKE:
+            torch.manual_seed(100 + ft.rank)
+        ft.protect(**job.protected)
+        for step in ft.steps(options.steps):
+            with step:
+                job.step(step)
+        ft.digest()
+        assert dist.get_world_size() == ft.world_size
+
+
+if __name__ == "__main__":
+    main()

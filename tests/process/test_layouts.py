@@ -1,0 +1,76 @@
+"""Every layout of state over ranks, a rank killed at every instant of a step: the run is bitwise the undisturbed one.
+
+`make test` runs one instant of each layout and all of FSDP2; `make soak` the whole matrix.
+"""
+
+from __future__ import annotations
+
+import signal
+from functools import cache
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.process.job import Finished, Strike, run
+
+LAYOUT_SCRIPT = Path(__file__).parent / "scripts" / "layouts.py"
+STRUCK_AT = 8
+STEPS = STRUCK_AT + 22
+
+INSTANTS = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send", "between")
+OWN_STATE = ("fsdp", "bf16", "hsdp", "tensor", "zero")
+"""Layouts in which ranks keep whole snapshots: the others never enter the last two phases."""
+FIRST = {
+    "ddp": "backward",
+    "buffers": "optimizer",
+    "accumulation": "backward",
+    "recompute": "gradient_sync",
+    "compiled": "backward",
+    "bf16": "forward",
+    "hsdp": "gradient_sync",
+    "tensor": "backward",
+    "zero": "optimizer",
+}
+
+
+def cells() -> list[ParameterSet]:
+    found = []
+    for layout in (*FIRST, "fsdp"):
+        for number, instant in enumerate(INSTANTS):
+            if instant in ("snapshot_copy", "replica_send") and layout not in OWN_STATE:
+                continue
+            quick = layout == "fsdp" or FIRST[layout] == instant
+            marks = [pytest.mark.process, pytest.mark.timeout(120)] if quick else [pytest.mark.soak]
+            found.append(pytest.param(layout, instant, number % 4, marks=marks, id=f"{layout}-{instant}"))
+    return found
+
+
+@cache
+def twin(layout: str, directory: Path) -> Finished:
+    flags = ("--nnodes", "4", "--spares", "0")
+    finished = run(directory / layout, "--layout", layout, "--steps", str(STEPS), flags=flags, script=LAYOUT_SCRIPT)
+    assert finished.code == 0, finished.stderr
+    if layout in OWN_STATE:
+        assert len(set(finished.digests.values())) > 1, "some rank has state of its own"
+    return finished
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("twins")
+
+
+@pytest.mark.parametrize(("layout", "instant", "rank"), cells())
+def test_the_run_goes_on_as_if_nothing_had_happened(
+    run_dir: Path, twins: Path, layout: str, instant: str, rank: int
+) -> None:
+    undisturbed = twin(layout, twins)
+    strike = Strike(rank, STRUCK_AT, instant, signal.SIGKILL, parked=True)
+    finished = run(run_dir, "--layout", layout, "--steps", str(STEPS), strikes=[strike], script=LAYOUT_SCRIPT)
+    assert finished.code == 0, finished.stderr
+    assert finished.losses == undisturbed.losses
+    assert finished.digests == undisturbed.digests and finished.buffers == undisturbed.buffers
+    (recovery,) = finished.recoveries
+    assert [failure.rank for failure in recovery.failures] == [rank]
+    assert recovery.complete and recovery.lost_steps <= 2

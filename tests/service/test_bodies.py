@@ -1,0 +1,86 @@
+"""Bodies of requests: what is no JSON, is missing or too large is refused in words, and is not kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.guard import MOST_BYTES
+from tests.service.helpers import TINY, Harness, problem
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_json_must_say_that_it_is_json(api: Harness, kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    answer = await api.client.post("/api/v1/runs", content=b'{"scenario_name":"demo"}', headers=headers)
+    detail = problem(answer, 415)["detail"]
+    assert "Content-Type: application/json" in detail and (kind or "missing") in detail
+
+
+async def test_a_charset_may_be_named(api: Harness) -> None:
+    headers = {"content-type": "application/json; charset=utf-8"}
+    body = json.dumps({"scenario": TINY}).encode()
+    assert (await api.client.post("/api/v1/runs", content=body, headers=headers)).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (b"{", "line 1, column 2"),
+        (b'{"scenario_name":\n "demo",\n}', "line 3, column 1"),
+        (b"nonsense", "line 1, column 1"),
+    ],
+)
+async def test_malformed_json_is_pointed_at(api: Harness, body: bytes, where: str) -> None:
+    document = problem(await api.client.post("/api/v1/runs", content=body, headers=JSON), 422)
+    (error,) = document["errors"]
+    assert error["field"] == "body" and f"not valid JSON at {where}: " in error["message"]
+
+
+@pytest.mark.parametrize(("body", "says"), [(None, "is missing: send a JSON object"), (b"5", "must be a JSON object")])
+async def test_a_body_must_be_there_and_be_an_object(api: Harness, body: bytes | None, says: str) -> None:
+    document = problem(await api.client.post("/api/v1/runs", content=body, headers=JSON if body else {}), 422)
+    assert document["errors"] == [{"field": "body", "message": says}]
+
+
+async def test_a_cancel_needs_no_body(api: Harness) -> None:
+    run = await api.submit()
+    answer = await api.client.post(f"/api/v1/runs/{run['id']}/cancel")
+    assert answer.status_code == 202 and answer.json()["state"] == "CANCELLED"
+
+
+async def test_a_body_that_announces_too_much_is_refused_unread(api: Harness) -> None:
+    async def never() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
+        yield b""
+
+    headers = {**JSON, "content-length": str(MOST_BYTES + 1)}
+    answer = await api.client.post("/api/v1/runs", content=never(), headers=headers)
+    assert f"at most {MOST_BYTES} bytes" in problem(answer, 413)["detail"]
+
+
+async def test_a_body_without_a_length_is_cut_off_while_it_comes(api: Harness) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 100_000
+            yield b" " * 100_000
+
+    answer = await api.client.post("/api/v1/runs", content=endless(), headers=JSON)
+    assert f"at most {MOST_BYTES} bytes" in problem(answer, 413)["detail"]
+    assert sent <= MOST_BYTES + 200_000
+
+
+@pytest.mark.parametrize("depth", [500, 900, 100_000])
+async def test_a_body_that_is_nested_deeply_is_an_error_of_the_caller(api: Harness, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    body = f'{{"scenario": {{"name": "x", "workload": "gpt-tiny", "steps": 3, "options": {{"data": {nested}}}}}}}'
+    answer = await api.client.post("/api/v1/runs", content=body.encode(), headers=JSON)
+    assert answer.status_code in (400, 422)
+    problem(answer, answer.status_code)

@@ -1,0 +1,67 @@
+"""`phoenix trial` and `python -m chaos.trial run` as processes, over the runtime without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.record import TrialDirectory
+from chaos.scenario import parse_scenario
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
+
+TEXT = """\
+name: x
+workload: gpt-tiny
+runtime: fake
+steps: {steps}
+cluster: {{nodes: 2, spares: 0}}
+checks: [agreement, no_leak]
+"""
+
+
+@pytest.fixture(autouse=True)
+def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHOENIX_RUNTIMES", "tests.contract.fake_runtime:FAKE")
+
+
+@pytest.mark.parametrize("command", ["phoenix", "chaos"])
+def test_ctrl_c_is_exit_code_130_and_leaves_a_result(run_dir: Path, command: str) -> None:
+    text, directory = TEXT.format(steps=100_000), TrialDirectory(run_dir / "trial")
+    if command == "phoenix":
+        (run_dir / "s.yaml").write_text(text)
+        arguments = ["service.cli", "trial", str(run_dir / "s.yaml"), "--dir", str(directory.path), "--json"]
+    else:
+        TrialDirectory.create(directory.path, parse_scenario(text))
+        arguments = ["chaos.trial", "run", str(directory.path), "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        trained = (directory.run.events / "w0.jsonl").exists
+        wait_until(trained, "the training", 30.0)
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, (out, err)
+    assert "interrupted" in err and str(directory.path) in err and "Traceback" not in err
+    assert json.loads(out)["error"] == "interrupted"
+    result = directory.read_result()
+    assert result is not None and (result.verdict, result.error) == ("UNKNOWN", "interrupted")
+
+
+def test_the_document_tells_the_reasons(run_dir: Path) -> None:
+    (run_dir / "s.yaml").write_text(TEXT.format(steps=5))
+    command = [sys.executable, "-m", "service.cli", "trial", str(run_dir / "s.yaml"), "--dir", str(run_dir / "trial")]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and (document["verdict"], document["error"]) == ("PASS", None)
+    assert list(document)[:4] == ["verdict", "url", "recoveries", "overhead"]
+    assert list(document["checks"]) == ["agreement", "no_leak"]
+    assert "the final digest of all 2 ranks" in document["checks"]["agreement"]["detail"]

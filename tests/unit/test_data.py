@@ -1,0 +1,123 @@
+"""Batches: a DataLoader's order, at any position, without disturbing anybody's random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from phoenix_core.data import Batches
+from phoenix_core.errors import UsageError
+
+
+class Numbers(Dataset[int]):
+    """Samples that are their own index; `read` lists those that were loaded in this process."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        self.read.append(index)
+        return index
+
+
+def shuffled(**options: Any) -> DataLoader[Any]:
+    return DataLoader(Numbers(10), batch_size=3, shuffle=True, **options)
+
+
+def distributed() -> DataLoader[Any]:
+    numbers = Numbers(24)
+    return DataLoader(numbers, batch_size=3, sampler=DistributedSampler(numbers, num_replicas=2, rank=1))
+
+
+def one_by_one() -> DataLoader[Any]:
+    return DataLoader(Numbers(5), batch_size=None, shuffle=True)
+
+
+def workers() -> DataLoader[Any]:
+    return shuffled(num_workers=2)
+
+
+def kept_workers() -> DataLoader[Any]:
+    return shuffled(num_workers=1, persistent_workers=True)
+
+
+def taken(batches: Batches, count: int) -> list[list[int]]:
+    return [torch.as_tensor(next(batches)).flatten().tolist() for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("make", "position"),
+    [
+        *((make, position) for make in (shuffled, distributed, one_by_one) for position in (0, 2, 4, 5, 9)),
+        *((make, position) for make in (workers, kept_workers) for position in (2, 5)),
+    ],
+)
+def test_from_any_position_the_same_batches_follow(make: Any, position: int) -> None:
+    undisturbed = taken(Batches(make()), 12)
+    assert undisturbed[0] != undisturbed[len(make())]  # another epoch, another order
+    before, replaced = Batches(make()), Batches(make())
+    assert taken(before, position) == undisturbed[:position]
+    state = before.state_dict()
+    assert taken(before, 2) == undisturbed[position : position + 2]
+    for batches in (before, replaced):  # a survivor that goes back, and a spare
+        batches.load_state_dict(state)
+        assert taken(batches, 12 - position) == undisturbed[position:]
+
+
+def test_batches_before_the_position_are_not_loaded() -> None:
+    loader = shuffled()
+    batches = Batches(loader)
+    batches.load_state_dict({"epoch": 3, "position": 2})
+    next(batches)
+    assert isinstance(loader.dataset, Numbers) and len(loader.dataset.read) == 3
+
+
+def test_the_global_generator_is_left_as_it_was() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    taken(Batches(shuffled()), 9)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_loader_can_be_used_as_before() -> None:
+    loader = shuffled()
+    batches = Batches(loader)
+    batches.load_state_dict({"epoch": 0, "position": 3})
+    next(batches)
+    assert len(batches) == len(loader) == 4
+    assert sorted(int(i) for batch in loader for i in batch) == list(range(10))
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+
+
+def test_a_stream_has_no_positions() -> None:
+    with pytest.raises(UsageError, match="IterableDataset has no positions"):
+        Batches(DataLoader(Stream()))
+
+
+def test_an_empty_epoch_is_refused_rather_than_begun_for_ever() -> None:
+    with pytest.raises(UsageError, match="no batch in a whole epoch"):
+        next(Batches(DataLoader(Numbers(2), batch_size=3, drop_last=True)))
+
+
+class Wrapped(DataLoader[Any]):
+    """As accelerate's: the loader's own iterator begins only with the first batch."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+def test_a_loader_that_iterates_in_its_own_way_is_refused() -> None:
+    with pytest.raises(UsageError, match="hand over the plain DataLoader"):
+        Batches(Wrapped(Numbers(4)))

@@ -1,0 +1,62 @@
+"""Who is blamed where ranks meet in several groups and by messages."""
+
+from __future__ import annotations
+
+from phoenix_core.detection import keeps_others_waiting, waits_for
+from phoenix_core.pace import Pace
+from phoenix_core.protocol import Progress
+from phoenix_core.settings import Detection
+
+RANKS = ("w0", "w1", "w2", "w3")
+Streams = dict[str, tuple[int, int]]
+
+
+def at(streams: Streams, phase: str = "forward") -> Progress:
+    return Progress(boundary=3, phase=phase, streams=streams)
+
+
+def blamed(*progresses: Progress, finished: tuple[str, ...] = ()) -> list[str]:
+    pace = Pace(Detection(first_step_s=1.0, hang_floor_s=3.0))
+    seen = {worker: (progress, 0.0) for worker, progress in zip(RANKS, progresses, strict=True)}
+    return keeps_others_waiting(seen, RANKS, 100.0, pace, finished)
+
+
+def test_the_one_who_has_not_entered_the_groups_collective() -> None:
+    waiting = at({"all": (9, 8)})
+    assert blamed(waiting, at({"all": (8, 8)}), waiting, waiting) == ["w1"]
+
+
+def test_who_waits_in_one_group_is_not_blamed_for_being_missed_in_another() -> None:
+    """Two rows and two columns; w3 hangs: w2 misses it in its row, w1 in its column, w0 misses both of these."""
+    w0 = at({"row0": (5, 5), "column0": (4, 3)})
+    w1 = at({"row0": (5, 5), "column1": (4, 3)})
+    w2 = at({"row1": (5, 4), "column0": (3, 3)})
+    w3 = at({"row1": (4, 4), "column1": (3, 3)})
+    assert waits_for(dict(zip(RANKS, (w0, w1, w2, w3), strict=True)), RANKS) == {
+        "w0": {"w2"}, "w1": {"w3"}, "w2": {"w3"}, "w3": set(),
+    }  # fmt: skip
+    assert blamed(w0, w1, w2, w3) == ["w3"]
+
+
+def test_a_message_that_was_never_sent() -> None:
+    """A pipeline of four stages in which w1 hangs: w2 waits for its message, w3 for that of w2, w0 for a gradient."""
+    w0 = at({"0>1": (4, 4), "1>0": (1, 0)})
+    w1 = at({"0>1": (4, 4), "1>2": (3, 3)})
+    w2 = at({"1>2": (4, 3), "2>3": (3, 3)})
+    w3 = at({"2>3": (4, 3)})
+    assert blamed(w0, w1, w2, w3) == ["w1"]
+
+
+def test_a_message_that_is_on_its_way_blames_nobody() -> None:
+    assert blamed(at({"0>1": (4, 4)}), at({"0>1": (4, 3)}), at({}), at({})) == []
+
+
+def test_ranks_that_wait_for_each_other_are_no_single_ranks_fault() -> None:
+    """Two groups entered in opposite order: a mistake of the script that no replacement heals."""
+    assert blamed(at({"a": (1, 0), "b": (0, 0)}), at({"a": (0, 0), "b": (1, 0)}), at({}), at({})) == []
+
+
+def test_those_who_are_through_wait_for_who_is_not() -> None:
+    through = at({"all": (9, 9)}, phase="")
+    assert blamed(through, at({"all": (9, 9)}), through, through, finished=("w0", "w2", "w3")) == ["w1"]
+    assert blamed(through, at({"all": (9, 8)}), at({"all": (8, 8)}), through, finished=("w0", "w3")) == ["w2"]
