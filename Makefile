@@ -40,9 +40,10 @@ check: $(DEV)  ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 
-bench: $(BASE)  ## recovery time and failure-free overhead, into benchmarks/results/
-	$(BIN)/python -m benchmarks.recovery $(ARGS)
-	$(BIN)/python -m benchmarks.overhead $(ARGS)
+bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, into benchmarks/results/
+	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.scale
 
 soak: $(DEV)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m soak --timeout=1800 $(ARGS)

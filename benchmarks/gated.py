@@ -51,6 +51,7 @@ class GatedJob:
         self._launch = Launch(command, log=self._log, token=self._token)
         self._tail = EventTail(directory / "events")
         self._committed: dict[int, dict[int, int]] = {}  # step -> rank -> when
+        self._stalls: list[tuple[int, int]] = []  # (stall, duration) of the steps of the last block, ns
 
     def __enter__(self) -> GatedJob:
         return self
@@ -68,6 +69,7 @@ class GatedJob:
         JobEnded if the job ends or the deadline passes.
         """
         first, last = self.allowed, self.allowed + steps - 1
+        self._stalls.clear()
         self._open_to(last + 1)
         deadline = time.monotonic() + deadline_s
         while len(self._committed.get(last, {})) < self.ranks:
@@ -78,6 +80,10 @@ class GatedJob:
         ranks = range(self.ranks)
         spans = [self._committed[last][rank] - self._committed[first][rank] for rank in ranks]
         return fmean(spans) / (steps - 1) / 1e9
+
+    def stall_share(self) -> float | None:
+        """How much of the last block's step time was stall; None where the job reports none."""
+        return sum(stall for stall, _ in self._stalls) / sum(step for _, step in self._stalls) if self._stalls else None
 
     def cpu_s(self) -> float:
         """CPU seconds that all its living processes have used so far."""
@@ -93,6 +99,8 @@ class GatedJob:
         for event in self._tail.read():
             if event.kind == "step_committed" and event.step is not None and event.rank is not None:
                 self._committed.setdefault(event.step, {})[event.rank] = event.at
+                if "stall_ns" in event.data:
+                    self._stalls.append((int(str(event.data["stall_ns"])), int(str(event.data["duration_ns"]))))
 
     def _end_of_log(self) -> str:
         text = self._log.read_text(errors="replace") if self._log.exists() else ""

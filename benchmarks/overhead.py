@@ -1,6 +1,7 @@
 """Failure-free overhead: step time under PHOENIX over step time of the same loop on plain gloo DDP.
 
     python -m benchmarks.overhead               two sessions of 12 pairs of blocks of 12 steps
+    python -m benchmarks.overhead --name overhead-fsdp2 -- --sharded     FSDP2 in place of DDP
     python -m benchmarks.overhead --against-itself     plain against plain: what the method cannot tell apart
 
 In each session both jobs are alive and their blocks alternate (A B, B A, A B, ...), so that whatever else the machine
@@ -41,6 +42,8 @@ class Pair:
     baseline_cpu_s: float
     treated_idle_cores: float
     baseline_idle_cores: float
+    stall_share: float | None
+    """Of the treated job's step time, where its state is kept in whole snapshots."""
 
 
 def measure(session: int, directory: Path, options: argparse.Namespace) -> list[Pair]:
@@ -73,6 +76,7 @@ def measure(session: int, directory: Path, options: argparse.Namespace) -> list[
                 baseline_cpu_s=cpu[baseline],
                 treated_idle_cores=idle[treated],
                 baseline_idle_cores=idle[baseline],
+                stall_share=treated.stall_share(),
             )
             pairs.append(pair)
             print(f"session {session} pair {number}: {pair.treated_s / pair.baseline_s:.3f}", flush=True)
@@ -109,14 +113,21 @@ def page(pairs: Sequence[Pair], where: Mapping[str, object], command: str) -> st
     charged = [f"{number * (1 + slowed):.3f}" for number in (total.value, total.low, total.high)]
     work = paired_ratio([pair.treated_cpu_s for pair in pairs], [pair.baseline_cpu_s for pair in pairs])
     text += (
-        f"\nStep time under PHOENIX over plain gloo DDP: **{total.value:.3f}** ({total.low:.3f}-{total.high:.3f}), "
-        "from pairs of neighbouring blocks, with a percentile bootstrap interval over the pairs.\n\n"
+        "\nStep time under PHOENIX over the same on plain gloo: "
+        f"**{total.value:.3f}** ({total.low:.3f}-{total.high:.3f}), from pairs of "
+        "neighbouring blocks, with a percentile bootstrap interval over the pairs.\n\n"
         f"CPU time of all processes per step, which other load hardly touches: {work.value:.3f} "
         f"({work.low:.3f}-{work.high:.3f}).\n\n"
         "While it waits, the PHOENIX job (spare, coordinator, agents, heartbeats) uses "
         f"{waiting:.3f} cores, the plain job {idle:.3f}. Charged in full to PHOENIX, "
         f"the ratio is {charged[0]} ({charged[1]}-{charged[2]}).\n"
     )
+    stalls = [pair.stall_share for pair in pairs if pair.stall_share is not None]
+    if stalls:
+        text += (
+            "\nStall, in which the optimizer waited for its rank's snapshot to be safe at its holder: "
+            f"{100 * _median(stalls):.2f} % of the step (median over the blocks, {100 * max(stalls):.2f} % at most).\n"
+        )
     return text
 
 
@@ -160,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pairs": [pair.__dict__ for pair in pairs],
         "workload": options.workload,
     }
-    print("written:", *publish("overhead", document, text, options.out))
+    print("written:", *publish(options.name, document, text, options.out))
     return 0
 
 
@@ -174,7 +185,8 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each block")
     parser.add_argument("--against-itself", action="store_true", help="plain against plain")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where overhead.json and overhead.md go")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where NAME.json and NAME.md go")
+    parser.add_argument("--name", default="overhead", help="of the published files")
     parser.add_argument("workload", nargs="*", help="options of the workload, after --")
     options = parser.parse_args(arguments)
     if min(options.pairs, options.block_steps) < 2 or min(options.sessions, options.ranks) < 1:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.recovery                    three trials of four kills and four stops: 12 of each
     python -m benchmarks.recovery --trials 1 --kinds process_kill --workload gpt-tiny     a quick look
+    python -m benchmarks.recovery --workload gpt-sharded --name recovery-fsdp2            FSDP2 in place of DDP
 
 Every trial is one job that loses a rank again and again, far enough apart for a new spare to be warm, and a
 twin job of the same seed that loses none.
@@ -148,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = page(document, where, command)
     print("\n" + text)
     if worst(verdicts) is not Verdict.UNKNOWN:
-        print("written:", *publish("recovery", document, text, options.out))
+        print("written:", *publish(options.name, document, text, options.out))
     else:
         print("not written: not every trial could be judged")
     return EXIT_CODES[worst(verdicts)]
@@ -174,7 +175,8 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first trial")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each trial")
     parser.add_argument("--raw", type=Path, help="keep the trial directories here")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where recovery.json and recovery.md go")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where NAME.json and NAME.md go")
+    parser.add_argument("--name", default="recovery", help="of the published files")
     return parser.parse_args(arguments)
 
 

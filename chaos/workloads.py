@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaos.errors import InvalidScenario
+from chaos.faults import TRAINING_PHASES
 from chaos.schema import violations
 
 
@@ -98,7 +99,17 @@ GPT_TINY: Final = Workload(
     defaults={"layers": 2, "heads": 2, "width": 64, "block": 32, "batch": 2},
     longer_than={"data": "block"},
 )
-WORKLOADS: Final[Mapping[str, Workload]] = {workload.name: workload for workload in (GPT, GPT_TINY)}
+GPT_SHARDED: Final = Workload(
+    name="gpt-sharded",
+    title="Byte-level GPT, 10 M parameters, FSDP2",
+    description="The same training with parameters and optimizer state sharded over the ranks (fully_shard).",
+    command=("-m", "benchmarks.workloads.gpt", "--sharded"),
+    options_schema=_GPT_OPTIONS,
+    defaults={"block": 64},
+    longer_than={"data": "block"},
+    phases=TRAINING_PHASES,
+)
+WORKLOADS: Final[Mapping[str, Workload]] = {workload.name: workload for workload in (GPT, GPT_TINY, GPT_SHARDED)}
 
 
 def workload(name: str) -> Workload:

@@ -112,6 +112,7 @@ class Agent:
         self.logs = run_dir / "logs" if run_dir else None
         self._processes: dict[str, Process] = {}
         self._upward: asyncio.StreamWriter | None = None
+        self._heard_at = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._beats: dict[str, dict[str, Any]] = {}
@@ -121,11 +122,15 @@ class Agent:
         """Serve until the coordinator says so or is gone; no worker is left afterwards."""
         reader, self._upward = await asyncio.open_connection(*self.config.coordinator, limit=LINE_LIMIT)
         self._send({"op": "hello", "node": self.config.node, "token": self.config.token})
-        checks = asyncio.create_task(self._check_forever())
-        async for message in messages(reader):
-            if message["op"] == "end":
-                break
-            await self._command(message)
+        main = asyncio.current_task()
+        assert main is not None
+        checks = asyncio.create_task(self._check_forever(main))
+        with contextlib.suppress(asyncio.CancelledError):  # nothing was heard of the coordinator any more
+            async for message in messages(reader):
+                self._heard_at = time.monotonic()
+                if message["op"] == "end":
+                    break
+                await self._command(message)
         checks.cancel()
         for process in self._processes.values():
             process.popen.kill()
@@ -134,6 +139,8 @@ class Agent:
 
     async def _command(self, message: dict[str, Any]) -> None:
         match message["op"]:
+            case "ping":
+                self._send({"op": "pong"})
             case "spawn":
                 await self._spawn(message["worker"])
             case "kill":
@@ -264,7 +271,7 @@ class Agent:
 
     # ---------------------------------------------------------------- live processes that do not run
 
-    async def _check_forever(self) -> None:
+    async def _check_forever(self, main: asyncio.Task[None]) -> None:
         previous = time.monotonic()
         while True:
             await asyncio.sleep(CHECK_S)
@@ -273,7 +280,11 @@ class Agent:
                 # This agent itself was not scheduled: what it did not hear meanwhile proves nothing.
                 for process in self._processes.values():
                     process.heard_at = now if process.heard_at is not None else None
+                self._heard_at = now
             previous = now
+            if now - self._heard_at > self.config.detection.lease_s:
+                print("phoenix: the coordinator is silent; this node ends its workers", file=sys.stderr, flush=True)
+                main.cancel()
             for process in self._processes.values():
                 self._check(process, now)
 

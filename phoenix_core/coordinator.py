@@ -37,6 +37,7 @@ from phoenix_core.protocol import (
     Record,
     Release,
     Restored,
+    RestoreFailed,
     Resume,
     ScriptFailed,
     SendPlan,
@@ -56,6 +57,7 @@ from phoenix_core.world import World
 EXIT_CODES = {"completed": 0, "failed": 1, "stopped": 130}
 TICK_S = 0.05
 JOIN_LIMIT_S = 60.0
+PINGS_A_LEASE = 5
 FAREWELL_S = 5.0
 """How long the agents have to end their workers before the coordinator leaves without them."""
 
@@ -77,6 +79,8 @@ def input_of(message: dict[str, Any]) -> Input | None:
             return Quiesced(worker=worker, generation=message["generation"], offer=Offer.from_json(message["offer"]))
         case "restored":
             return Restored(worker=worker, generation=message["generation"])
+        case "restore_failed":
+            return RestoreFailed(worker=worker, generation=message["generation"], reason=message["reason"])
         case "checkpointed":
             return CheckpointWritten(worker=worker, boundary=message["boundary"])
         case "finished":
@@ -94,6 +98,7 @@ class Coordinator:
         self.store = StoreServer(token)
         self.nodes = list(dict.fromkeys((*job.rank_nodes, *job.spare_nodes)))
         self._agents: dict[str, asyncio.StreamWriter] = {}
+        self._heard_at: dict[str, float] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._started = False
         self._announced: World | None = None
@@ -122,8 +127,21 @@ class Coordinator:
 
     async def _tick(self) -> None:
         deadline = time.monotonic() + JOIN_LIMIT_S
+        previous = pinged = time.monotonic()
+        lease_s = self.membership.job.detection.lease_s
         while True:
             await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            if now - previous > 10 * TICK_S:
+                # This process itself was not scheduled: what it did not hear meanwhile proves nothing.
+                self._heard_at = dict.fromkeys(self._heard_at, now)
+            previous = now
+            if now - pinged > lease_s / PINGS_A_LEASE:
+                pinged = now
+                for node in self._agents:
+                    self._to_node(node, {"op": "ping"})
+            for node in [node for node, heard_at in self._heard_at.items() if now - heard_at > lease_s]:
+                self._lose(node, f"nothing was heard of its agent for {lease_s:.0f} s")
             if self._started:
                 self._tell(Tick())
             elif time.monotonic() > deadline:
@@ -137,9 +155,12 @@ class Coordinator:
         task.add_done_callback(self._connections.discard)
         node = ""
         async for message in messages(reader):
+            if node in self._heard_at:
+                self._heard_at[node] = time.monotonic()
             if message["op"] == "hello" and hmac.compare_digest(str(message["token"]), self.token):
                 node = str(message["node"])
                 self._agents[node] = writer
+                self._heard_at[node] = time.monotonic()
                 self._start_when_complete()
             elif not node:
                 break  # a stranger: everything before a valid hello is refused
@@ -150,7 +171,13 @@ class Coordinator:
                 self._tell(told)
         writer.close()
         if node:
-            self._tell(NodeLost(node=node, detail="the agent's connection closed"))
+            self._lose(node, "the agent's connection closed")
+
+    def _lose(self, node: str, detail: str) -> None:
+        """The node is no longer spoken to: should its agent still live, it ends its workers when it sees that."""
+        if self._heard_at.pop(node, None) is not None:
+            self._agents[node].close()
+            self._tell(NodeLost(node=node, detail=detail))
 
     def _start_when_complete(self) -> None:
         if not self._started and set(self._agents) >= set(self.nodes):

@@ -24,9 +24,10 @@ KINDS: Final[Mapping[str, str]] = {
     "world_formed": "a generation exists; data: ranks (worker per rank), spares, joining (ranks to be restored)",
     "failure_detected": "a worker is taken for failed; worker, rank, generation (that it ends in); data: cause, detail",
     "spare_assigned": "a spare got a rank; worker, rank, generation",
+    "restore_failed": "what the plan promised was damaged; worker, rank, generation; data: reason",
     "generation_resumed": "every rank is restored; step = the first step to execute",
     "spare_parked": "a worker is warm and waits for a rank; worker, node",
-    "straggler_suspected": "a rank keeps the others waiting; rank; data: waiting_s",
+    "straggler_suspected": "a rank is slow; worker, rank; data: waiting_s (all others waited for it), of_s",
     "job_finished": "the job ended; data: outcome (completed|failed|stopped), reason",
     # agent
     "worker_spawned": "a process was started; worker, node; data: pid, start_ticks (identity of the pid)",

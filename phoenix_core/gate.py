@@ -117,8 +117,8 @@ class Gate:
     def keep(self, boundary: int, payload: Payload) -> None:
         """Keep a small state here and send it to the holder, without waiting."""
         self._payload, self._payload_boundary = payload, boundary
-        self.own.put(self._rank, boundary, payload, self.kept)
-        self._replicator.send(boundary, payload)
+        sum_ = self.own.put(self._rank, boundary, payload, self.kept)
+        self._replicator.send(boundary, payload, sum_)
 
     def settle(self) -> None:
         """Return once nothing reads the live state any more: a recovery is about to write it."""

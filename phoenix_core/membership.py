@@ -12,6 +12,7 @@ from typing import Final
 
 from phoenix_core.detection import keeps_others_waiting
 from phoenix_core.errors import SnapshotUnavailable
+from phoenix_core.ondisk import OnDisk
 from phoenix_core.pace import Boundaries, Pace
 from phoenix_core.placement import Offer, RestorePlan, plan_restore
 from phoenix_core.protocol import (
@@ -29,6 +30,7 @@ from phoenix_core.protocol import (
     Record,
     Release,
     Restored,
+    RestoreFailed,
     Resume,
     ScriptFailed,
     SendPlan,
@@ -40,7 +42,8 @@ from phoenix_core.protocol import (
     WorkerSuspected,
 )
 from phoenix_core.restarts import A_SPARE, Restarts, reason_before_training
-from phoenix_core.roster import Job, Member, Phase, State
+from phoenix_core.roster import Job, Member, Phase, State, late_starters
+from phoenix_core.straggler import Stragglers
 from phoenix_core.world import World
 
 RECOVERY_LIMIT_S: Final = 60.0
@@ -60,16 +63,15 @@ class Membership:
         self.joining, self._vacant, self._expected = set[int](), set[int](), set[int]()
         self._offers: dict[int, Offer] = {}
         self._plan: RestorePlan | None = None
-        self._restored: set[int] = set()
-        self._finished: set[int] = set()
+        self._restored, self._finished = set[int](), set[int]()
         self._to_respawn: list[str] = []
         self._restarts = Restarts(job.max_restarts, job.begins_at)
-        self._on_disk = job.begins_at
-        self._parts: dict[int, set[int]] = {}
+        self._on_disk = OnDisk(job.begins_at)
         self._last_failure = ""
         self._recovering_since = 0.0
         self._resumed_at: int | None = None
         self._pace = Pace(job.detection)
+        self._stragglers = Stragglers(self._pace, job.detection.heartbeat_s)
         self._boundaries = Boundaries()
 
     # ---------------------------------------------------------------- entry points
@@ -95,7 +97,7 @@ class Membership:
             case WorkerSuspected():
                 return self._failed([event.worker], event.cause, event.detail, now)
             case NodeLost():
-                lost = [m.worker for m in self.members.values() if m.node == event.node and self._alive(m)]
+                lost = [m.worker for m in self.members.values() if m.node == event.node and m.alive]
                 self._to_respawn = [node for node in self._to_respawn if node != event.node]
                 return self._failed(lost, "node_lost", event.detail, now)
             case Progressed():
@@ -104,8 +106,11 @@ class Membership:
                 return self._quiesced(event)
             case Restored():
                 return self._was_restored(event, now)
+            case RestoreFailed():
+                return self._restore_failed(event, now)
             case CheckpointWritten():
-                return self._checkpointed(event)
+                self._on_disk.written(self._rank_of.get(event.worker), event.boundary, len(self.ranks))
+                return []
             case LoopFinished():
                 return self._loop_finished(event)
             case ScriptFailed():
@@ -131,10 +136,6 @@ class Membership:
         self.members[worker] = Member(worker=worker, node=node)
         return Spawn(worker=worker, node=node)
 
-    @staticmethod
-    def _alive(member: Member) -> bool:
-        return member.state in (State.STARTING, State.PARKED, State.ACTIVE)
-
     def _parked(self, event: WorkerParked, now: float) -> list[Decision]:
         member = self.members.get(event.worker)
         if member is None or member.state is not State.STARTING:
@@ -147,8 +148,7 @@ class Membership:
             self._expected -= {rank}
             first = [] if self._expected else self._form(set(range(len(self.ranks))), now)
             return first if rank is not None else [self._record_parked(member), *first]
-        record = self._record_parked(member)
-        return [record, *self._fill_vacancies(now)]
+        return [self._record_parked(member), *self._fill_vacancies(now)]
 
     @staticmethod
     def _record_parked(member: Member) -> Record:
@@ -156,7 +156,7 @@ class Membership:
 
     def _exited(self, event: WorkerExited, now: float) -> list[Decision]:
         member = self.members.get(event.worker)
-        if member is None or not self._alive(member):
+        if member is None or not member.alive:
             return []
         if self.phase is Phase.LEAVING:
             return self._left(member, event.code)
@@ -169,14 +169,14 @@ class Membership:
             how = member.error or (f"signal {-code}" if code < 0 else f"exit code {code}")
             rank = self._rank_of[member.worker]
             return self._end("failed", f"rank {rank} ({member.worker}) ended with {how} after the last step")
-        if any(self._alive(self.members[worker]) for worker in self.ranks):
+        if any(self.members[worker].alive for worker in self.ranks):
             return []
         return self._end("completed", "every rank executed its last step")
 
     def _failed(self, workers: Sequence[str], cause: str, detail: str, now: float) -> list[Decision]:
         """Take `workers` out: fence them, fill their ranks, make up for them later."""
         decisions: list[Decision] = []
-        failed = [self.members[w] for w in workers if w in self.members and self._alive(self.members[w])]
+        failed = [self.members[w] for w in workers if w in self.members and self.members[w].alive]
         hit_ranks = False
         for member in failed:
             rank = self._rank_of.get(member.worker)
@@ -284,11 +284,22 @@ class Membership:
         try:
             self._plan = plan_restore(self._offers, len(self.ranks))
         except SnapshotUnavailable as error:
-            if not self._on_disk:
+            if not self._on_disk.boundary:
                 hint = f"the last failure was of {self._last_failure}; --checkpoint-dir would have kept a copy on disk"
                 return self._end("failed", f"{error}; {hint}")
-            self._plan = RestorePlan(boundary=self._on_disk, sources={}, disk=True)
+            self._plan = RestorePlan(boundary=self._on_disk.boundary, sources={}, disk=True)
         return [SendPlan(generation=self.generation, plan=self._plan)]
+
+    def _restore_failed(self, event: RestoreFailed, now: float) -> list[Decision]:
+        """What the plan promised was damaged, and is dropped by who kept it: another round offers what is left."""
+        rank = self._rank_in(event.worker, event.generation)
+        if rank is None or self._plan is None or self.phase is not Phase.RECOVERING:
+            return []
+        self._restarts.failed([rank])
+        give_up = self._restarts.reason_to_give_up(f"{event.worker}: {event.reason}")
+        fields = {"worker": event.worker, "rank": rank, "generation": self.generation, "reason": event.reason}
+        told = Record(kind="restore_failed", fields=fields)
+        return [told, *(self._end("failed", give_up) if give_up else self._form(set(), now))]
 
     def _was_restored(self, event: Restored, now: float) -> list[Decision]:
         rank = self._rank_in(event.worker, event.generation)
@@ -302,6 +313,7 @@ class Membership:
         self.joining = set()
         self._resumed_at = self._plan.boundary
         self._pace.resume()
+        self._stragglers.restart()
         self._restarts.resumed(self._plan.boundary)
         for worker in self.ranks:
             self.members[worker].changed_at = now
@@ -337,16 +349,6 @@ class Membership:
         nodes, self._to_respawn = self._to_respawn, []
         return [self._spawn(node) for node in nodes]
 
-    def _checkpointed(self, event: CheckpointWritten) -> list[Decision]:
-        """Ranks write at their own pace: it is there once the last of them has."""
-        if (rank := self._rank_of.get(event.worker)) is not None:
-            parts = self._parts.setdefault(event.boundary, set())
-            parts.add(rank)
-            if len(parts) == len(self.ranks):
-                self._on_disk = max(self._on_disk, event.boundary)
-                self._parts = {later: done for later, done in self._parts.items() if later > self._on_disk}
-        return []
-
     def _loop_finished(self, event: LoopFinished) -> list[Decision]:
         rank = self._rank_in(event.worker, event.generation)
         if rank is None or self.phase is not Phase.RUNNING:
@@ -360,8 +362,8 @@ class Membership:
 
     def _end(self, outcome: str, reason: str) -> list[Decision]:
         self.phase = Phase.ENDED
-        record = Record(kind="job_finished", fields={"outcome": outcome, "reason": reason})
-        return [record, End(outcome=outcome, reason=reason)]
+        fields = {"outcome": outcome, "reason": reason}
+        return [Record(kind="job_finished", fields=fields), End(outcome=outcome, reason=reason)]
 
     # ---------------------------------------------------------------- time
 
@@ -370,31 +372,27 @@ class Membership:
         return self._pace.hang_limit_s()
 
     def _tick(self, now: float) -> list[Decision]:
+        slow: list[Record] = []
         if self.phase is Phase.RUNNING:
             seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
             finished = [self.ranks[rank] for rank in self._finished]
             if hung := keeps_others_waiting(seen, self.ranks, now, self._pace, finished):
                 waited_s = now - max(seen[worker][1] for worker in hung)
                 return self._failed(hung, "no_progress", f"has kept the others waiting for {waited_s:.1f} s", now)
+            slow = self._stragglers.look(seen, self.ranks, now)
         recovering = self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant
         limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
         if recovering and now - self._recovering_since > limit:
             return self._failed(self._late_in_recovery(), "no_progress", f"not ready after {limit:.0f} s", now)
         limit = self.job.detection.first_step_s
-        starting = [member for member in self.members.values() if member.state is State.STARTING]
-        for member in starting:
-            member.changed_at = member.changed_at or now  # its first tick: `start` knows no time
-        late = [member.worker for member in starting if now - member.changed_at > limit]
-        return self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)
+        late = late_starters(self.members.values(), now, limit)
+        return [*slow, *self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)]
 
     def _late_in_recovery(self) -> list[str]:
         """Who keeps the recovery from going on: those without an offer; then those not restored.
 
         Of the latter first who joins: while it builds its model nobody can form a group, nor be restored.
         """
-        if self._plan is None:
-            late = self._expected - set(self._offers)
-        else:
-            unrestored = set(range(len(self.ranks))) - self._restored
-            late = unrestored & self.joining or unrestored
+        unrestored = set(range(len(self.ranks))) - self._restored
+        late = self._expected - set(self._offers) if self._plan is None else unrestored & self.joining or unrestored
         return [self.ranks[rank] for rank in sorted(late)]

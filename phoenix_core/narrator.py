@@ -22,6 +22,14 @@ class Narrator:
             case "failure_detected":
                 self._broken_at = now if self._broken_at is None else self._broken_at
                 return f"rank {fields['rank']} ({_who(fields)}) failed ({_why(fields)}); training waits"
+            case "straggler_suspected":
+                waited, window = float(str(fields["waiting_s"])), float(str(fields["of_s"]))
+                return (
+                    f"rank {fields['rank']} ({fields['worker']}) is slow: all others waited for it in "
+                    f"{100 * waited / window:.0f} % of the last {window:.0f} s"
+                )
+            case "restore_failed":
+                return f"rank {fields['rank']} ({fields['worker']}) cannot be restored so: {fields['reason']}"
             case "spare_assigned":
                 return f"{fields['worker']} takes over rank {fields['rank']}"
             case "generation_resumed" if self._broken_at is not None:

@@ -47,11 +47,16 @@ class Pace:
             self._seconds.append((now - self._last[1]) / (boundary - self._last[0]))
         self._last = (boundary, now)
 
+    @property
+    def step_s(self) -> float | None:
+        """The median of the last steps; None before there are two boundaries."""
+        return median(self._seconds) if self._seconds else None
+
     def hang_limit_s(self) -> float:
         """How long a rank may keep the others waiting in the middle of a step."""
-        if not self._seconds:
+        if self.step_s is None:
             return self._detection.first_step_s
-        return max(self._detection.hang_floor_s, self._detection.hang_factor * median(self._seconds))
+        return max(self._detection.hang_floor_s, self._detection.hang_factor * self.step_s)
 
     def patience_s(self, progress: Progress) -> float:
         """The same for a rank at `progress`: between two steps it may be saving or evaluating while the others wait."""

@@ -81,6 +81,15 @@ class Restored:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestoreFailed:
+    """The rank was given a plan that nobody could keep: what it was to be restored from is damaged."""
+
+    worker: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointWritten:
     """The worker's part of the checkpoint of `boundary` is on disk."""
 
@@ -122,6 +131,7 @@ Input = (
     | Progressed
     | Quiesced
     | Restored
+    | RestoreFailed
     | CheckpointWritten
     | LoopFinished
     | ScriptFailed

@@ -19,7 +19,7 @@ from phoenix_core import ddp, fsdp
 from phoenix_core.advice import LATE_COLLECTIVE, say_once, shortened
 from phoenix_core.communicator import BACKEND, Formation, Hub, install, is_broken_collective
 from phoenix_core.control import Control
-from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
+from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
 from phoenix_core.events import EventWriter
 from phoenix_core.exchange import Exchange
 from phoenix_core.gate import Gate
@@ -227,18 +227,18 @@ class Rank:
             try:
                 if not joining:
                     self._quiesce(self.inbox.expect_news(self.generation, limit_s))
-                call = self._call if joining else self.inbox.next_call(self.generation - 1)
+                call = self._call if joining and self._call else self.inbox.next_call(self.generation - 1)
                 joining = False
-                assert call is not None
                 if call.generation != self.generation:
                     self._quiesce(call.generation)  # the one that was alerted has been superseded already
                 self._recover_once(call)
                 return
             except GenerationSuperseded:
                 continue
-            except (PeerLost, SnapshotUnavailable) as error:
-                # Whoever could not give what the plan promised is dying or was superseded itself.
-                self._say_why(str(error))
+            except PeerLost as error:  # who could not give what the plan promised is dying or was superseded itself
+                self._tell("script_failed", error=str(error))
+            except (SnapshotUnavailable, CheckpointDamaged) as error:
+                self._tell("restore_failed", generation=self.generation, reason=str(error))
 
     def _recover_once(self, call: Call) -> None:
         generation, exchange = call.generation, self._exchange
@@ -335,11 +335,7 @@ class Rank:
         if isinstance(error, GenerationSuperseded) or is_broken_collective(error):
             text += " (a failure elsewhere broke a collective outside of `with step`; only those inside are healed)"
         self._emit("script_failed", error=text)
-        self._say_why(text)
-
-    def _say_why(self, text: str) -> None:
-        if self._control is not None:  # for the coordinator to quote
-            self._control.send("script_failed", error=text)
+        self._tell("script_failed", error=text)
 
     def close(self) -> None:
         if self._control is not None:
@@ -383,8 +379,8 @@ class Rank:
         self._emit("checkpoint_written", step=fields.pop("boundary"), **fields)
         if written.error:
             say_once(f"no checkpoint of step {written.boundary} from rank {self.rank}: {written.error}")
-        elif self._control is not None:
-            self._control.send("checkpointed", boundary=written.boundary)
+        else:
+            self._tell("checkpointed", boundary=written.boundary)
 
     # ---------------------------------------------------------------- small helpers
 
@@ -395,6 +391,10 @@ class Rank:
 
     def _wait(self, ready: Callable[[], Any], generation: int) -> Any:
         return self.inbox.wait(ready, generation=generation)
+
+    def _tell(self, op: str, **fields: object) -> None:
+        if self._control is not None:
+            self._control.send(op, **fields)
 
     def _emit(self, kind: str, at: int | None = None, **fields: object) -> None:
         self.events.emit(kind, at=at, generation=self.generation, rank=self.rank, **fields)

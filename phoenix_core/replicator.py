@@ -27,15 +27,16 @@ class Replicator:
         self._on_ack = on_ack
         self._closed = threading.Event()
         self._client: PeerClient | None = None
-        self._queue: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Payload, str] | None] = queue.SimpleQueue()
         if holder is not None:
             threading.Thread(target=self._run, name="phoenix-replicate", daemon=True).start()
 
-    def send(self, boundary: int, payload: Payload) -> None:
+    def send(self, boundary: int, payload: Payload, sum_: str) -> None:
+        """`sum_` is the payload's checksum."""
         if self._holder is None:
             self.acked = boundary
         else:
-            self._queue.put((boundary, payload))
+            self._queue.put((boundary, payload, sum_))
 
     def close(self) -> None:
         self._closed.set()
@@ -47,14 +48,14 @@ class Replicator:
         if self._client is not None:
             self._client.close()
 
-    def _deliver(self, boundary: int, payload: Payload) -> None:
+    def _deliver(self, boundary: int, payload: Payload, sum_: str) -> None:
         """Try until the holder has confirmed. A dead one is announced, and `close` then ends this."""
         assert self._holder is not None
         while not self._closed.is_set():
             try:
                 if self._client is None:
                     self._client = PeerClient(self._holder, self._token)
-                self._client.put(self._owner, boundary, payload, self._kept)
+                self._client.put(self._owner, boundary, payload, self._kept, sum_)
             except PhoenixError:
                 if self._client is not None:
                     self._client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -36,6 +37,10 @@ class Member:
     changed_at: float = 0.0
     error: str = ""
 
+    @property
+    def alive(self) -> bool:
+        return self.state in (State.STARTING, State.PARKED, State.ACTIVE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -49,3 +54,11 @@ class Job:
     max_restarts: int = 3
     begins_at: int = 0
     detection: Detection = field(default_factory=Detection)
+
+
+def late_starters(members: Iterable[Member], now: float, limit_s: float) -> list[str]:
+    """Workers that were started more than `limit_s` ago and have not parked."""
+    starting = [member for member in members if member.state is State.STARTING]
+    for member in starting:
+        member.changed_at = member.changed_at or now  # the first look at it: who started it knew no time
+    return [member.worker for member in starting if now - member.changed_at > limit_s]

@@ -17,7 +17,8 @@ class Detection:
     Without a heartbeat for `silent_s` while its threads seldom want to run, a worker is hung; one whose threads do want
     to run may only be starved of processor time, and has `starved_s`. The hang timeout adapts: `hang_factor` median
     steps, but at least `hang_floor_s`; that is above `silent_s`, lest an owner be blamed for its silent holder. Between
-    two steps a rank may take `between_steps_s`: it saves a checkpoint or evaluates while the others wait.
+    two steps a rank may take `between_steps_s`: it saves a checkpoint or evaluates while the others wait. Of a node and
+    its coordinator each takes the other for lost that it has not heard for `lease_s`.
     """
 
     heartbeat_s: float = 0.1
@@ -28,6 +29,7 @@ class Detection:
     hang_factor: float = 10.0
     between_steps_s: float = 300.0
     first_step_s: float = 300.0
+    lease_s: float = 10.0
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_s < self.silent_s:

@@ -39,16 +39,21 @@ class SmallStates:
     """States of ranks by owner and boundary; of each owner the latest ones."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, dict[int, Payload]] = {}
+        self._kept: dict[int, dict[int, tuple[Payload, str]]] = {}
         self._lock = threading.Lock()
 
-    def put(self, owner: int, boundary: int, payload: Payload, limit: int = KEPT_BOUNDARIES) -> None:
+    def put(
+        self, owner: int, boundary: int, payload: Payload, limit: int = KEPT_BOUNDARIES, sum_: str | None = None
+    ) -> str:
+        """Keep a state with its checksum, which is returned; `sum_` where it is known already."""
+        sum_ = checksum(payload) if sum_ is None else sum_
         with self._lock:
             kept = self._kept.setdefault(owner, {})
-            kept[boundary] = payload
+            kept[boundary] = (payload, sum_)
             for old in sorted(kept)[:-limit]:
                 if old != boundary:  # the job may have gone back far behind what is kept
                     del kept[old]
+        return sum_
 
     def forget_after(self, boundary: int) -> None:
         """The job goes back to `boundary`: what came later is void."""
@@ -58,12 +63,16 @@ class SmallStates:
                     del kept[later]
 
     def get(self, owner: int, boundary: int) -> Payload:
-        """Raises SnapshotUnavailable where it is not kept."""
+        """Raises SnapshotUnavailable where it is not kept, or no longer what was kept; that is then dropped."""
         with self._lock:
             try:
-                return self._kept[owner][boundary]
+                payload, sum_ = self._kept[owner][boundary]
             except KeyError:
-                raise SnapshotUnavailable(f"no small state of rank {owner} at step {boundary} is kept here") from None
+                raise SnapshotUnavailable(f"no state of rank {owner} at step {boundary} is kept here") from None
+            if checksum(payload) != sum_:
+                del self._kept[owner][boundary]
+                raise SnapshotUnavailable(f"the state of rank {owner} at step {boundary} was damaged where it was kept")
+            return payload
 
     def boundaries(self) -> dict[int, tuple[int, ...]]:
         with self._lock:
@@ -110,7 +119,7 @@ class PeerServer:
                     payload = reader.read(request["size"])
                     if checksum(payload) != request["checksum"]:
                         raise SnapshotUnavailable("the state arrived damaged")
-                    self.held.put(request["owner"], request["boundary"], payload, request["kept"])
+                    self.held.put(request["owner"], request["boundary"], payload, request["kept"], request["checksum"])
                     connection.sendall(encode({"ok": True}))
                 case "small":
                     held = self.held.get(request["owner"], request["boundary"])
@@ -144,9 +153,11 @@ class PeerClient:
         self._reader = self._socket.makefile("rb")
         self._hello = encode({"token": token})
 
-    def put(self, owner: int, boundary: int, payload: Payload, kept: int = KEPT_BOUNDARIES) -> None:
-        """Store a state there; returns once the holder has verified it."""
-        size, sum_ = len(payload), checksum(payload)
+    def put(
+        self, owner: int, boundary: int, payload: Payload, kept: int = KEPT_BOUNDARIES, sum_: str | None = None
+    ) -> None:
+        """Store a state there, with its checksum `sum_` if that is known; returns once the holder has verified it."""
+        size, sum_ = len(payload), checksum(payload) if sum_ is None else sum_
         header = {"op": "put", "owner": owner, "boundary": boundary, "size": size, "checksum": sum_, "kept": kept}
         self._ask(header, payload)
 
@@ -155,7 +166,7 @@ class PeerClient:
         answer = self._ask({"op": "small", "owner": owner, "boundary": boundary})
         payload = self._read(answer["size"])
         if checksum(payload) != answer["checksum"]:
-            raise SnapshotUnavailable(f"the state of rank {owner} at step {boundary} is damaged")
+            raise SnapshotUnavailable(f"the state of rank {owner} at step {boundary} arrived damaged")
         return payload
 
     def live(self, generation: int, boundary: int, place: Callable[[bytes], Iterable[memoryview]]) -> int:

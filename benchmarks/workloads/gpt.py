@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -42,20 +43,28 @@ def main() -> None:
 def train(ft: Any, model: GPT, text: Bytes, options: argparse.Namespace) -> None:
     """The whole training; `ft` is a session of PHOENIX or one with the same interface."""
     torch.manual_seed(options.seed + 1000 * (ft.rank + 1))  # every rank has dropout masks of its own
-    ddp = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(ddp.parameters(), lr=options.lr)
+    wrapped = sharded(model) if options.sharded else DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=options.lr)
     sampler = Sampler(text, seed=options.seed, rank=ft.rank, batch=options.batch, block=options.block)
-    ft.protect(model=ddp, optimizer=optimizer, data=sampler)
+    ft.protect(model=wrapped, optimizer=optimizer, data=sampler)
     for step in ft.steps(options.steps):
         wait_for_gate(options.gate, step.index)
         with step:
             inputs, targets = sampler.next()
-            loss = F.cross_entropy(ddp(inputs).view(-1, VOCABULARY), targets.reshape(-1))
+            loss = F.cross_entropy(wrapped(inputs).view(-1, VOCABULARY), targets.reshape(-1))
             step.record(loss=loss.item())  # before the backward pass, with which it is kept for whoever takes over
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     ft.digest()
+
+
+def sharded(model: GPT) -> torch.nn.Module:
+    """FSDP2: each rank holds a part of every parameter that no other rank has."""
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return model
 
 
 def open_session(*, plain: bool) -> Any:
@@ -87,6 +96,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--heads", type=positive, default=6)
     parser.add_argument("--width", type=positive, default=384)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--sharded", action="store_true", help="FSDP2 in place of DDP")
     parser.add_argument("--plain", action="store_true", help="plain gloo under torchrun, without PHOENIX")
     parser.add_argument("--gate", type=Path, help="file with the number of steps allowed so far (for benchmarks)")
     return parser.parse_args()

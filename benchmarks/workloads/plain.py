@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from phoenix_core.events import EventWriter
 
@@ -60,6 +61,7 @@ class PlainSession:
         total = hashlib.sha256()
         for name, tensor in self._tensors.items():
             total.update(name.encode())
+            tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
             total.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
         self.events.emit("state_digest", digest=total.hexdigest())
         return total.hexdigest()

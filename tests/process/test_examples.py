@@ -96,6 +96,7 @@ def test_a_moved_script_outlives_a_rank(
     assert said_by_all(calm_dir) and said_by_all(run_dir) == said_by_all(calm_dir)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["epochs", "fsdp2"])
 def test_a_moved_script_trains_as_the_plain_one_does(
     undisturbed: Callable[[str], tuple[Path, Finished]], kind: str
@@ -107,6 +108,7 @@ def test_a_moved_script_trains_as_the_plain_one_does(
     assert said(plain.stdout) and said_by_all(undisturbed(kind)[0]) == said(plain.stdout)
 
 
+@pytest.mark.soak
 def test_the_guides_early_stopping_outlives_a_rank(run_dir: Path) -> None:
     (block,) = [block for block in python_blocks(GUIDE.read_text()) if "class Patience" in block]
     script = run_dir / "early.py"
@@ -118,6 +120,7 @@ def test_the_guides_early_stopping_outlives_a_rank(run_dir: Path) -> None:
         assert {event.step for event in finished.events if event.kind == "state_digest"} == {4 * 21 + 1}
 
 
+@pytest.mark.soak
 def test_a_resumed_run_outlives_a_rank(run_dir: Path) -> None:
     script, saved = EXAMPLES / "epochs_phoenix.py", run_dir / "saved"
     first = run_python(str(script), "--epochs", "2", "--samples", "512", "--checkpoints", str(saved))

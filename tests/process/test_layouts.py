@@ -1,6 +1,6 @@
 """Every layout of state over ranks, a rank killed at every instant of a step: the run is bitwise the undisturbed one.
 
-`make test` runs one instant of each layout and all of FSDP2; `make soak` the whole matrix.
+`make test` runs a few cells, `make soak` the whole matrix.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from _pytest.mark import ParameterSet
 
 from tests.process.job import Finished, Strike, run
 
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
 LAYOUT_SCRIPT = Path(__file__).parent / "scripts" / "layouts.py"
 STRUCK_AT = 8
 STEPS = STRUCK_AT + 22
@@ -21,27 +23,26 @@ STEPS = STRUCK_AT + 22
 INSTANTS = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send", "between")
 OWN_STATE = ("fsdp", "bf16", "hsdp", "tensor", "zero")
 """Layouts in which ranks keep whole snapshots: the others never enter the last two phases."""
-FIRST = {
-    "ddp": "backward",
-    "buffers": "optimizer",
-    "accumulation": "backward",
-    "recompute": "gradient_sync",
-    "compiled": "backward",
-    "bf16": "forward",
-    "hsdp": "gradient_sync",
-    "tensor": "backward",
-    "zero": "optimizer",
+QUICK = {
+    ("fsdp", "backward"),
+    ("fsdp", "replica_send"),
+    ("accumulation", "backward"),
+    ("compiled", "backward"),
+    ("hsdp", "gradient_sync"),
+    ("tensor", "forward"),
+    ("zero", "optimizer"),
 }
+LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "compiled", *OWN_STATE)
 
 
 def cells() -> list[ParameterSet]:
     found = []
-    for layout in (*FIRST, "fsdp"):
+    for layout in LAYOUTS:
         for number, instant in enumerate(INSTANTS):
             if instant in ("snapshot_copy", "replica_send") and layout not in OWN_STATE:
                 continue
-            quick = layout == "fsdp" or FIRST[layout] == instant
-            marks = [pytest.mark.process, pytest.mark.timeout(120)] if quick else [pytest.mark.soak]
+            quick = (layout, instant) in QUICK
+            marks = [] if quick else [pytest.mark.soak]
             found.append(pytest.param(layout, instant, number % 4, marks=marks, id=f"{layout}-{instant}"))
     return found
 
@@ -74,3 +75,22 @@ def test_the_run_goes_on_as_if_nothing_had_happened(
     (recovery,) = finished.recoveries
     assert [failure.rank for failure in recovery.failures] == [rank]
     assert recovery.complete and recovery.lost_steps <= 2
+
+
+def test_a_state_that_rots_at_its_holder_is_never_restored(run_dir: Path, tmp_path: Path, twins: Path) -> None:
+    """Its owner dies, so the copy is all that memory has of that step: the one before serves where all still keep it,
+    else the disk."""
+    undisturbed = twin("fsdp", twins)
+    flags = ("--nnodes", "4", "--spares", "1", "--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "4")
+    script = LAYOUT_SCRIPT.with_name("rot.py")
+    finished = run(run_dir, "--layout", "fsdp", "--steps", str(STEPS), flags=flags, script=script)
+    assert finished.code == 0, finished.stderr
+    (failed,) = [event for event in finished.events if event.kind == "restore_failed"]
+    assert "the state of rank 1 at step 12 was damaged where it was kept" in str(failed.data["reason"])
+    restored = {
+        (event.data["boundary"], event.data["source"] == "disk")
+        for event in finished.events
+        if event.kind == "state_restored" and event.rank == 1
+    }
+    assert restored <= {(11, False), (8, True), (12, True)}
+    assert finished.losses == undisturbed.losses and finished.digests == undisturbed.digests

@@ -36,7 +36,7 @@ class Replicator:
             for boundary, payload in self._unconfirmed.items():
                 self._put(boundary, payload)
 
-    def send(self, boundary: int, payload: bytes) -> None:
+    def send(self, boundary: int, payload: bytes, sum_: str = "") -> None:
         if self._holder is None:
             self.acked = boundary
         else:

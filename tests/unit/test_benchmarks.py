@@ -93,6 +93,7 @@ def test_an_overhead_page_charges_what_the_waiting_job_used(monkeypatch: pytest.
         baseline_cpu_s=2.0,
         treated_idle_cores=0.05,
         baseline_idle_cores=0.01,
+        stall_share=0.002,
     )
     assert overhead.hidden([pair, pair]) == pytest.approx(0.02)
     where = circumstances()
@@ -100,6 +101,7 @@ def test_an_overhead_page_charges_what_the_waiting_job_used(monkeypatch: pytest.
     assert "**1.000** (1.000-1.000)" in page
     assert "hardly touches: 1.100" in page
     assert "the ratio is 1.020 (1.020-1.020)" in page
+    assert "0.20 % of the step" in page
 
 
 @pytest.mark.parametrize("arguments", [["--pairs", "1"], ["--block-steps", "1"], ["--sessions", "0"], ["--ranks", "0"]])

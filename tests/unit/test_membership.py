@@ -24,6 +24,7 @@ from phoenix_core.protocol import (
     Record,
     Release,
     Restored,
+    RestoreFailed,
     Resume,
     ScriptFailed,
     SendPlan,
@@ -204,6 +205,39 @@ def test_state_that_nobody_has_ends_the_job_and_is_named() -> None:
     drive.tell(WorkerExited(worker="w0", code=-9))
     (end,) = only(drive.tell(Quiesced(worker="w1", generation=2, offer=Offer(live=5))), End)
     assert end.outcome == "failed" and "small state of rank 0" in end.reason
+
+
+def test_where_the_plan_cannot_be_kept_another_round_offers_what_is_left() -> None:
+    drive = Drive(ranks=2).run()
+    drive.step(1)
+    drive.tell(WorkerExited(worker="w0", code=-9))
+    both = Offer(live=None, own=(4, 5), whole=True, held={0: (4, 5)})
+    (sent,) = only(drive.tell(Quiesced(worker="w1", generation=2, offer=both)), SendPlan)
+    assert sent.plan.boundary == 5
+    joined = drive.membership.ranks[0]
+    decisions = drive.tell(RestoreFailed(worker=joined, generation=2, reason="damaged"))
+    (announced,) = only(decisions, Announce)
+    assert announced.world.generation == 3 and announced.joining == (0,)
+    assert drive.tell(RestoreFailed(worker=joined, generation=2, reason="damaged")) == []
+    drive.tell(Quiesced(worker=joined, generation=3, offer=Offer(live=None, whole=True)))
+    left = Offer(live=None, own=(4, 5), whole=True, held={0: (4,)})
+    (sent,) = only(drive.tell(Quiesced(worker="w1", generation=3, offer=left)), SendPlan)
+    assert sent.plan.boundary == 4
+
+
+def test_a_plan_that_can_never_be_kept_ends_the_job() -> None:
+    drive = Drive(ranks=2).run()
+    drive.step(1)
+    drive.tell(WorkerExited(worker="w0", code=-9))
+    whole = Offer(live=None, own=(5,), whole=True, held={0: (5,)})
+    ended: list[End] = []
+    while not ended:
+        generation = drive.membership.generation
+        for worker in drive.membership.ranks:
+            drive.tell(Quiesced(worker=worker, generation=generation, offer=whole))
+        failed = RestoreFailed(worker=drive.membership.ranks[0], generation=generation, reason="rot")
+        ended = only(drive.tell(failed), End)
+    assert "rot" in ended[0].reason and "--max-restarts" in ended[0].reason
 
 
 def test_the_rank_that_does_not_enter_the_collective_is_blamed() -> None:

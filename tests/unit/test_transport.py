@@ -48,6 +48,26 @@ def test_a_small_state_is_kept_and_given_back(server: PeerServer, client: PeerCl
         client.small(2, 9)
 
 
+def test_what_rots_where_it_is_kept_is_found_and_dropped(server: PeerServer, client: PeerClient) -> None:
+    for boundary in (5, 6):
+        client.put(2, boundary, b"a state of some length")
+    payload, checksum = server.held._kept[2][6]
+    server.held._kept[2][6] = (bytes([payload[0] ^ 1]) + bytes(payload[1:]), checksum)
+    with pytest.raises(SnapshotUnavailable, match="rank 2 at step 6 was damaged where it was kept"):
+        client.small(2, 6)
+    assert server.held.boundaries() == {2: (5,)}
+    assert client.small(2, 5) == b"a state of some length"
+
+
+def test_where_the_job_goes_back_far_the_old_state_is_kept_and_later_ones_are_void(server: PeerServer) -> None:
+    states = server.held
+    for boundary in (90, 91, 92, 93, 40):
+        states.put(0, boundary, b"x")
+    assert 40 in states.boundaries()[0]
+    states.forget_after(40)
+    assert states.boundaries() == {0: (40,)}
+
+
 def test_old_boundaries_are_dropped(server: PeerServer, client: PeerClient) -> None:
     for boundary in range(10):
         client.put(0, boundary, b"x")

@@ -1,0 +1,139 @@
+"""Who can be lost, and when: two ranks, a node, a rank and its holder, a spare, somebody in mid recovery."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from phoenix_core.events import Event
+from tests.process.job import Finished, Watched, run
+
+STEPS = 40
+AT = 10
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    finished = run(tmp_path_factory.mktemp("twin"), "--steps", str(STEPS), flags=("--nnodes", "4", "--spares", "0"))
+    assert finished.code == 0, finished.stderr
+    return finished
+
+
+class Blow:
+    """Strikes once with `sig`, as soon as `when` says so of an event and `spares` are parked."""
+
+    def __init__(
+        self,
+        spares: int,
+        when: Callable[[Event], bool],
+        whom: Callable[[Event, Watched], Sequence[int]],
+        sig: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        self.spares = spares
+        self.when = when
+        self.whom = whom
+        self.sig = sig
+        self.struck = False
+
+    def __call__(self, event: Event, watched: Watched) -> None:
+        if not self.struck and len(watched.parked) >= self.spares and self.when(event):
+            self.struck = True
+            for pid in self.whom(event, watched):
+                os.kill(pid, self.sig)
+
+
+def in_training(event: Event) -> bool:
+    return event.kind == "step_committed" and event.rank == 0 and event.step is not None and event.step >= AT
+
+
+def ranks(*numbers: int) -> Callable[[Event, Watched], Sequence[int]]:
+    return lambda _, watched: [watched.pids[watched.ranks[rank]] for rank in numbers]
+
+
+def a_spare(_: Event, watched: Watched) -> Sequence[int]:
+    return [watched.pids[min(watched.parked)]]
+
+
+def agent_of_rank(number: int) -> Callable[[Event, Watched], Sequence[int]]:
+    """The agent is the parent of its workers, which die with it."""
+
+    def find(_: Event, watched: Watched) -> Sequence[int]:
+        worker = watched.pids[watched.ranks[number]]
+        return [int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])]
+
+    return find
+
+
+class Twice:
+    """A second blow that waits for an event of the recovery from the first."""
+
+    def __init__(self, kind: str, whom: Callable[[Event, Watched], Sequence[int]]) -> None:
+        self.first = Blow(2, in_training, ranks(1))
+        self.second = Blow(0, lambda event: event.kind == kind, whom)
+
+    @property
+    def struck(self) -> bool:
+        return self.first.struck and self.second.struck
+
+    def __call__(self, event: Event, watched: Watched) -> None:
+        if self.first.struck:
+            self.second(event, watched)
+        self.first(event, watched)
+
+
+def its_worker(event: Event, watched: Watched) -> Sequence[int]:
+    assert event.worker is not None
+    return [watched.pids[event.worker]]
+
+
+@pytest.mark.parametrize(
+    ("blow", "flags"),
+    [
+        pytest.param(lambda: Blow(2, in_training, ranks(1, 3)), ("--nnodes", "4"), id="two-ranks"),
+        pytest.param(
+            lambda: Blow(2, in_training, agent_of_rank(2)),
+            ("--nnodes", "2", "--nproc-per-node", "2"),
+            marks=pytest.mark.soak,
+            id="node-with-two-ranks",
+        ),
+        pytest.param(
+            lambda: Blow(2, in_training, agent_of_rank(2), signal.SIGSTOP),
+            ("--nnodes", "2", "--nproc-per-node", "2"),
+            marks=pytest.mark.soak,
+            id="silent-node-with-two-ranks",
+        ),
+        pytest.param(lambda: Blow(2, in_training, ranks(0)), ("--nnodes", "4"), marks=pytest.mark.soak, id="rank-0"),
+        pytest.param(lambda: Blow(2, in_training, a_spare), ("--nnodes", "4"), marks=pytest.mark.soak, id="a-spare"),
+        pytest.param(lambda: Twice("spare_assigned", its_worker), ("--nnodes", "4"), id="the-spare-that-comes"),
+        pytest.param(
+            lambda: Twice("worker_quiesced", its_worker),
+            ("--nnodes", "4"),
+            marks=pytest.mark.soak,
+            id="a-survivor-that-quiesced",
+        ),
+        pytest.param(
+            lambda: Twice("state_restored", its_worker), ("--nnodes", "4"), marks=pytest.mark.soak, id="a-restored-rank"
+        ),
+    ],
+)
+def test_the_run_goes_on_bit_for_bit(
+    run_dir: Path, twin: Finished, blow: Callable[[], Blow | Twice], flags: Sequence[str]
+) -> None:
+    struck = blow()
+    finished = run(run_dir, "--steps", str(STEPS), flags=(*flags, "--spares", "2"), on_event=struck)
+    assert struck.struck
+    assert finished.code == 0, finished.stderr
+    assert finished.losses == twin.losses
+    assert finished.digests == twin.digests and finished.buffers == twin.buffers
+
+
+def test_a_rank_lost_with_its_holder_ends_the_job_and_is_named(run_dir: Path) -> None:
+    struck = Blow(2, in_training, ranks(1, 2))
+    finished = run(run_dir, "--steps", "400", flags=("--nnodes", "4", "--spares", "2"), on_event=struck)
+    assert finished.code == 1
+    assert "nobody holds the small state of rank 1" in finished.stderr
