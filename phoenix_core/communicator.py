@@ -32,8 +32,6 @@ COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
 FORMING_TIMEOUT: Final = timedelta(seconds=20)
 """For members that announced themselves and died before they connected; the others wait in the store."""
 
-END_POLL_S: Final = 0.1
-
 # Without it gloo asks the store 3 n^2 times to connect n ranks; read by gloo when it connects a group.
 os.environ.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
 
@@ -222,19 +220,16 @@ class Formation:
         self.finished_ns = 0
         self.done = threading.Event()
         self._on_done = hub.formation_done
-        self._before = open_sockets()
         self._thread = threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Return once the thread has ended; call where no group of this process is needed any more.
+        """Return once the thread has ended: a process that exits before is aborted by gloo.
 
-        Where it still waits for a member that died, its sockets are shut down; one that this does not wake ends with
-        its timeout. A process that exits before is aborted by gloo.
+        One that waits for a member that died ends with its timeout. Its sockets cannot be told from those that the
+        script has opened meanwhile, so they are left alone.
         """
-        while self._thread.is_alive():
-            shut_down(open_sockets() - self._before)
-            self._thread.join(END_POLL_S)
+        self._thread.join(2 * FORMING_TIMEOUT.total_seconds())
         self._made.clear()
 
     def _build(self) -> None:

@@ -98,6 +98,14 @@ def test_a_rank_that_saves_between_two_steps_is_not_taken_for_hung(run_dir: Path
     assert not finished.recoveries and "failed" not in finished.stderr
 
 
+@pytest.mark.soak
+def test_a_slow_rank_is_named_and_not_replaced(run_dir: Path) -> None:
+    finished = run(run_dir, "--steps", "40", "--slow", flags=["--nnodes", "3", "--spares", "0"])
+    assert finished.code == 0 and not finished.recoveries
+    (suspected,) = [event for event in finished.events if event.kind == "straggler_suspected"]
+    assert suspected.rank == 1 and "rank 1 (w1) is slow" in finished.stderr
+
+
 def test_without_spares_a_new_worker_is_started(run_dir: Path, twin: Finished) -> None:
     killed: list[int] = []
 
@@ -164,6 +172,7 @@ def _command(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
+@pytest.mark.soak
 def test_a_static_graph_still_reduces_after_a_recovery(run_dir: Path) -> None:
     undisturbed = run(run_dir / "twin", "--steps", "20", "--static-graph", flags=["--nnodes", "2", "--spares", "0"])
     flags = ["--nnodes", "2", "--spares", "1"]

@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--freeze-at", type=int, default=-1, help="rank 1 sleeps with the GIL at this step, once")
     parser.add_argument("--skip-at", type=int, default=-1, help="this step draws a batch and trains on nothing")
     parser.add_argument("--pause-at", type=int, default=-1, help="rank 0 sleeps for 4 s before this step")
+    parser.add_argument("--slow", action="store_true", help="a step takes 0.3 s, and 0.8 s on rank 1")
     parser.add_argument("--no-loop", action="store_true", help="leave the session without a step")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--between", action="store_true", help="scheduler and random numbers outside of the step")
@@ -90,6 +91,8 @@ def main() -> None:
             early = positions.draw(options.width) if options.between else None
             with step:
                 stop_now = options.stop_file is not None and step.index % 50 == 0 and agreed(options.stop_file.exists())
+                if options.slow:
+                    time.sleep(0.8 if ft.rank == 1 else 0.3)
                 batch = positions.draw(options.width) if early is None else early
                 if step.index == options.skip_at:
                     step.record(loss=0.0)
