@@ -137,9 +137,27 @@ def newest(root: Path) -> Found:
     return Found(boundary=None, world_size=0, refused=tuple(refused))
 
 
-def prune(root: Path, keep: int) -> None:
-    """Remove all but the `keep` latest complete checkpoints, and what is incomplete and older than these."""
-    for boundary in _superfluous(root, keep):
+def set_aside(root: Path, after: int) -> list[Path]:
+    """Rename what lies after the step that a job begins from, so that it is neither counted nor written over.
+
+    It was cut short, or refused as damaged. Returns the new names. Raises OSError.
+    """
+    moved = []
+    for boundary in boundaries(root):
+        if boundary > after:
+            home = step_directory(root, boundary)
+            moved.append(home.with_name(f"unusable-{home.name}"))
+            shutil.rmtree(moved[-1], ignore_errors=True)
+            home.rename(moved[-1])
+    return moved
+
+
+def prune(root: Path, keep: int, written: int) -> None:
+    """Remove all but the `keep` latest complete checkpoints, and what is incomplete and older than these.
+
+    The one that was just `written`, and later ones, stay in any case.
+    """
+    for boundary in _superfluous(root, keep, written):
         home = step_directory(root, boundary)
         # The parts first: a removal that is cut short must not leave a checkpoint that looks complete.
         for path in home.glob("rank-*.json"):
@@ -147,10 +165,10 @@ def prune(root: Path, keep: int) -> None:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _superfluous(root: Path, keep: int) -> Iterator[int]:
+def _superfluous(root: Path, keep: int, written: int) -> Iterator[int]:
     kept = 0
     for boundary in boundaries(root):
-        if kept >= keep:
+        if kept >= keep and boundary < written:
             yield boundary
         elif complete(root, boundary) is not None:
             kept += 1

@@ -25,7 +25,8 @@ def keeps_others_waiting(
     edges = waits_for({worker: progress for worker, (progress, _) in seen.items()}, ranks, finished)
     awaited = {other for others in edges.values() for other in others}
     blamed = [worker for worker in seen if worker in awaited and not edges[worker]]
-    if any(now - seen[worker][1] <= pace.patience_s(seen[worker][0]) for worker in blamed):
+    pausing = [worker for worker in blamed if worker not in finished]
+    if any(now - seen[worker][1] <= pace.patience_s(seen[worker][0]) for worker in pausing):
         return []
     return blamed
 

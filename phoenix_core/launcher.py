@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -15,14 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from phoenix_core.checkpoint import newest
-from phoenix_core.errors import UsageError
+from phoenix_core.checkpoint import newest, set_aside
 from phoenix_core.settings import CheckpointSettings, Detection
 from phoenix_core.wire import COORDINATOR_EVENTS, die_with_parent
 
@@ -40,7 +41,8 @@ IGNORED = (
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(2, f"phoenix run: {message}\n")
+        # argparse counts the rest of the line, which may be empty, among the arguments that are required.
+        self.exit(2, f"phoenix run: {message.replace('script, arguments', 'script')}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,8 +64,9 @@ def parser() -> argparse.ArgumentParser:
     add("--checkpoint-dir", "--checkpoint_dir", type=Path, metavar="DIR",
         help="keep checkpoints here and begin from the latest complete one; the last resort where every copy in memory "
         "is lost (default: none)")  # fmt: skip
-    add("--checkpoint-every", "--checkpoint_every", type=int, default=100, metavar="N", help="steps (default 100)")
-    add("--checkpoint-keep", "--checkpoint_keep", type=int, default=2, metavar="K",
+    add("--checkpoint-every", "--checkpoint_every", type=int, metavar="N",
+        help="steps between two checkpoints (default 100); one more is written at the end")  # fmt: skip
+    add("--checkpoint-keep", "--checkpoint_keep", type=int, metavar="K",
         help="complete checkpoints that are kept (default 2)")  # fmt: skip
     add("--standalone", action="store_true", help="accepted as in torchrun; one machine is the only mode today")
     add("-m", "--module", action="store_true", help="the script is a module name, as in python -m")
@@ -79,8 +82,10 @@ def _count(text: str, flag: str, fail: argparse.ArgumentParser) -> int:
     low, _, high = text.partition(":")
     if high and high != low:
         fail.error(f"{flag} {text}: the world does not change its size here; give one number and use --spares")
-    if text in ("auto", "cpu", "gpu"):
-        return os.cpu_count() or 1
+    if text == "gpu":
+        fail.error(f"{flag} gpu: ranks train on the CPU in this version; give a number, or auto for one per core")
+    if text in ("auto", "cpu"):
+        return len(os.sched_getaffinity(0))
     if not low.isdigit() or int(low) < 1:
         fail.error(f"{flag} {text}: not a positive whole number")
     return int(low)
@@ -106,29 +111,38 @@ def _check_memory(workers: int, fail: argparse.ArgumentParser) -> None:
         )
 
 
-def _make_run_dir(path: Path, fail: argparse.ArgumentParser) -> None:
+def _writable(path: Path, flag: str, fail: argparse.ArgumentParser) -> Path:
+    """The directory, made where it is not there, and tried."""
+    if path.exists() and not path.is_dir():
+        fail.error(f"{flag} {path}: it is not a directory")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if (path / COORDINATOR_EVENTS).exists():
-            fail.error(f"--run-dir {path}: it holds the events of an earlier job; give another directory")
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except OSError as error:
-        fail.error(f"--run-dir {path}: {error.strerror}")
+        fail.error(f"{flag} {path}: it cannot be written: {error.strerror}")
+    return path
+
+
+def _make_run_dir(path: Path, fail: argparse.ArgumentParser) -> None:
+    if (_writable(path, "--run-dir", fail) / COORDINATOR_EVENTS).exists():
+        fail.error(f"--run-dir {path}: it holds the events of an earlier job; give another directory")
 
 
 def _checkpoints(
     options: argparse.Namespace, world_size: int, fail: argparse.ArgumentParser
 ) -> tuple[CheckpointSettings | None, int]:
     """Where checkpoints go, and the boundary to begin from: that of the latest that is complete and intact."""
+    given = (options.checkpoint_every, options.checkpoint_keep)
     if options.checkpoint_dir is None:
+        if given != (None, None):
+            fail.error("--checkpoint-every and --checkpoint-keep say nothing without --checkpoint-dir")
         return None, 0
-    if options.checkpoint_every < 2 or options.checkpoint_keep < 1:
+    every, keep = (default if number is None else number for number, default in zip(given, (100, 2), strict=True))
+    if every < 2 or keep < 1:
         fail.error("--checkpoint-every needs at least 2 steps, --checkpoint-keep at least 1 checkpoint")
-    root = options.checkpoint_dir.resolve()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        found = newest(root)
-    except OSError as error:
-        fail.error(f"--checkpoint-dir {options.checkpoint_dir}: {error.strerror}")
+    root = _writable(options.checkpoint_dir, "--checkpoint-dir", fail).resolve()
+    found = newest(root)
     for reason in found.refused:
         print(f"phoenix run: a checkpoint is not used: {reason}", file=sys.stderr)
     if found.boundary is not None and found.world_size != world_size:
@@ -138,8 +152,9 @@ def _checkpoints(
         )
     if found.boundary is not None:
         print(f"phoenix run: begins from the checkpoint of step {found.boundary}", file=sys.stderr)
-    settings = CheckpointSettings(directory=root, every=options.checkpoint_every, keep=options.checkpoint_keep)
-    return settings, found.boundary or 0
+    for path in set_aside(root, after=found.boundary or 0):
+        print(f"phoenix run: set aside: {path}", file=sys.stderr)
+    return CheckpointSettings(directory=root, every=every, keep=keep), found.boundary or 0
 
 
 class Launcher:
@@ -270,10 +285,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command_line.error(f"there is no program {options.script}")
     if options.run_dir is not None:
         _make_run_dir(options.run_dir, command_line)
-    try:
-        detection = Detection(hang_floor_s=options.hang_timeout, between_steps_s=options.pause_timeout)
-    except UsageError as error:
-        command_line.error(f"--hang-timeout and --pause-timeout: {error}")
+    if not Detection.silent_s < options.hang_timeout <= options.pause_timeout < math.inf:
+        command_line.error(
+            f"--hang-timeout {options.hang_timeout:g} must be above {Detection.silent_s:g} and at most --pause-timeout "
+            f"{options.pause_timeout:g}"
+        )
+    detection = Detection(hang_floor_s=options.hang_timeout, between_steps_s=options.pause_timeout)
     checkpoint, begins_at = _checkpoints(options, nodes * per_node, command_line)
     return Launcher(
         options, command, nodes, per_node, detection=detection, checkpoint=checkpoint, begins_at=begins_at

@@ -41,7 +41,7 @@ from phoenix_core.protocol import (
     WorkerParked,
     WorkerSuspected,
 )
-from phoenix_core.restarts import A_SPARE, Restarts, reason_before_training
+from phoenix_core.restarts import A_SPARE, Restarts, left_alone, reason_before_training
 from phoenix_core.roster import Job, Member, Phase, State, late_starters
 from phoenix_core.straggler import Stragglers
 from phoenix_core.world import World
@@ -377,6 +377,8 @@ class Membership:
             seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
             finished = [self.ranks[rank] for rank in self._finished]
             if hung := keeps_others_waiting(seen, self.ranks, now, self._pace, finished):
+                if left := [worker for worker in hung if worker in finished]:
+                    return self._end("failed", left_alone(self._rank_of[left[0]], left[0]))
                 waited_s = now - max(seen[worker][1] for worker in hung)
                 return self._failed(hung, "no_progress", f"has kept the others waiting for {waited_s:.1f} s", now)
             slow = self._stragglers.look(seen, self.ranks, now)

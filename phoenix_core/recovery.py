@@ -57,9 +57,8 @@ class Rank:
         self._exchange: Exchange | None = None
         self._call: Call | None = None
         self._early: Formation | None = None
-        self._in_loop = False
         self._start = b""
-        self._in_step = False
+        self._in_loop = self._in_step = False
         self._again: tuple[bytes, bytes] | None = None
         self._buckets = ddp.Buckets(self.protected.ddp_modules)
         self._saver: Saver | None = None
@@ -174,8 +173,7 @@ class Rank:
         self._buckets.settled()  # asked for here, where what it costs once is in nobody's way
         step = self.boundary
         self.boundary += 1
-        self.live = self.boundary
-        self._phase = ""
+        self.live, self._phase = self.boundary, ""
         stall = {"stall_ns": self.gate.stall_ns} if self.gate.whole else {}
         self._emit("step_committed", step=step, duration_ns=duration_ns, **stall, **recorded)
 
@@ -324,6 +322,8 @@ class Rank:
             return
         self._control.send("finished", generation=self.generation)
         self._wait(lambda: self.inbox.released or None, self.generation)
+        if self._saver is not None and self._saver.due(self.boundary, last=True):
+            self._saver.save(self.boundary, self.rank, self.size, whole=self.gate.whole)
 
     def digest(self) -> str:
         digest, buffers = self.protected.digests()

@@ -53,4 +53,14 @@ def reason_before_training(who: str, why: str) -> str:
             f"the script of {who} ended before training began: it must open phoenix.session() and run its loop over "
             "the session's steps()"
         )
+    if why.startswith("signal"):
+        return f"{who} was ended by {why} before training began; a rank is replaced only from the first step on"
     return f"{who} failed before training began ({why}); its output says why"
+
+
+def left_alone(rank: int, worker: str) -> str:
+    """Why a job cannot go on that one rank has left: whoever took its place would leave too."""
+    return (
+        f"rank {rank} ({worker}) left its loop over steps() while the others train on and wait for it; all ranks must "
+        "leave after the same step"
+    )

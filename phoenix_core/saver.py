@@ -20,7 +20,7 @@ import torch
 
 from phoenix_core import checkpoint
 from phoenix_core.ddp import Buckets, Layout
-from phoenix_core.errors import CheckpointDamaged
+from phoenix_core.errors import CheckpointDamaged, SnapshotUnavailable
 from phoenix_core.settings import CheckpointSettings
 from phoenix_core.snapshot import Key, Protected
 
@@ -58,8 +58,9 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._last: int | None = None
 
-    def due(self, boundary: int) -> bool:
-        return boundary > 0 and boundary % self._settings.every == 0 and boundary != self._last
+    def due(self, boundary: int, *, last: bool = False) -> bool:
+        """Whether a checkpoint of `boundary` is wanted; one of the `last` always is."""
+        return boundary > 0 and boundary != self._last and (last or boundary % self._settings.every == 0)
 
     def save(self, boundary: int, rank: int, size: int, *, whole: bool) -> None:
         """Begin to write this rank's part of `boundary`, which its live state is.
@@ -95,7 +96,11 @@ class Saver:
         for part in (own, shared):
             checkpoint.verify(root, part)
         head, described = (pickle.loads(_read(root, part, {HEAD: b""})[HEAD]) for part in (own, shared))
-        self._protected.rooms_for(described["tensors"])
+        try:
+            self._protected.rooms_for(described["tensors"])
+        except SnapshotUnavailable as error:
+            where = checkpoint.step_directory(root, boundary)
+            raise CheckpointDamaged(f"{where} is of another model or optimizer: {error}") from None
         tensors = dict(self._protected.tensors())
         _read(root, shared, {name_of(key): tensors[key] for key, _, _ in described["tensors"]})
         self._last = boundary
@@ -122,7 +127,7 @@ class Saver:
             moved = sum(length for length, _ in part.files.values())
             checkpoint.commit(root, part)
             if rank == 0:
-                checkpoint.prune(root, self._settings.keep)
+                checkpoint.prune(root, self._settings.keep, boundary)
         except (Exception, CheckpointException) as failure:
             # A full disk, a lost mount: training goes on, and this step has no checkpoint.
             error = _reason(failure)

@@ -270,7 +270,7 @@ class Protected:
                 tensor = self._new_state(key, dtype, shape)
             if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != shape:
                 found = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
-                raise SnapshotUnavailable(f"the twin sends {'.'.join(key)} as {dtype} {shape}, this rank has {found}")
+                raise SnapshotUnavailable(f"{'.'.join(key)} comes as {dtype} {shape}, this rank has {found}")
             rooms.append(memory_of(tensor))
         return rooms
 

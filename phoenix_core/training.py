@@ -115,6 +115,10 @@ class Session:
         state = self.rank_state
         state.attach(self._before_optimizer)
         state.begin(ANNOUNCEMENT_LIMIT_S)
+        if state.boundary > total:
+            raise UsageError(
+                f"the checkpoint that the job began from is of step {state.boundary}, but steps({total}) ends before"
+            )
         step = Step(self)
         while True:
             while state.boundary < total:

@@ -44,8 +44,14 @@ def main() -> NoReturn:
         _run_runtime(sys.argv[2:])
     try:
         app()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+    except OSError as error:
+        # Standard output on a full disk, most likely; what else fails so has a message of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
+        print(f"phoenix: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        raise SystemExit(1) from None
     raise SystemExit(0)
 
 

@@ -95,6 +95,11 @@ def test_a_new_job_begins_where_the_old_one_had_come_to(
     assert min(step for _, step in finished.losses) >= 5
     assert {**before.losses, **finished.losses} == twins[kind].losses
     assert finished.digests == twins[kind].digests and finished.buffers == twins[kind].buffers
+    if kind == "replicated":  # and one more finds that all is done
+        again = run(tmp_path / "again", "--steps", str(STEPS), flags=flags(disk, "--spares", "0"))
+        assert again.code == 0 and not again.losses and again.digests == twins[kind].digests
+        fewer = run(tmp_path / "fewer", "--steps", "30", flags=flags(disk, "--spares", "0"))
+        assert fewer.code == 1 and f"is of step {STEPS}, but steps(30) ends before" in fewer.stderr
 
 
 def test_a_checkpoint_of_another_world_is_refused(run_dir: Path, tmp_path: Path) -> None:

@@ -143,6 +143,12 @@ def test_a_script_that_never_trains_is_told_what_is_missing(run_dir: Path) -> No
     assert "run its loop over the session's steps()" in finished.stderr
 
 
+def test_a_rank_that_leaves_alone_ends_the_job_and_is_named(run_dir: Path) -> None:
+    finished = run(run_dir, "--leave-at", "10", flags=["--nnodes", "3", "--spares", "1"])
+    assert finished.code == 1
+    assert "rank 1 (w1) left its loop over steps() while the others train on" in finished.stderr
+
+
 def test_a_directory_that_holds_a_job_is_not_used_again(run_dir: Path) -> None:
     flags = ["--nnodes", "1", "--spares", "0"]
     assert run(run_dir, "--steps", "2", flags=flags).code == 0

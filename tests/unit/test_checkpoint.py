@@ -149,7 +149,7 @@ def test_the_last_complete_ones_are_kept(root: Path, ranks: list[Rank]) -> None:
     saved(ranks, 10)
     # A rank does not wait for the others, so the one that prunes sees its own checkpoint not complete yet.
     assert checkpoint.boundaries(root) == [10, 8, 6, 4]
-    checkpoint.prune(root, 2)
+    checkpoint.prune(root, 2, written=10)
     assert checkpoint.boundaries(root) == [10, 8, 6]
     assert checkpoint.newest(root).boundary == 10
 
@@ -165,3 +165,29 @@ def test_a_disk_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
 
 def test_nothing_is_found_where_nothing_is(root: Path) -> None:
     assert checkpoint.newest(root) == checkpoint.Found(boundary=None, world_size=0, refused=())
+
+
+def test_what_cannot_be_used_is_set_aside_and_pushes_nothing_out(root: Path, ranks: list[Rank]) -> None:
+    saved(ranks, 2, 4, 6)
+    path = next(files_in_order(root, 6))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert checkpoint.newest(root).boundary == 4
+    (aside,) = checkpoint.set_aside(root, after=4)
+    assert aside.name == "unusable-step-00000006" and aside.is_dir()
+    saved(ranks, 6)
+    assert checkpoint.newest(root).boundary == 6
+    assert checkpoint.boundaries(root) == [6, 4, 2]
+
+
+def test_the_one_that_was_just_written_stays(root: Path, ranks: list[Rank]) -> None:
+    saved(ranks, 8, 10)
+    checkpoint.prune(root, 1, written=4)
+    assert checkpoint.boundaries(root) == [10, 8]
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_named(root: Path, ranks: list[Rank]) -> None:
+    saved(ranks, 2)
+    other = Rank(root, 0)
+    other.model.weight = torch.nn.Parameter(torch.zeros(4, 3))
+    with pytest.raises(CheckpointDamaged, match="step-00000002 is of another model or optimizer"):
+        other.saver.read(2, 0, whole=True)

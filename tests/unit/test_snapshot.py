@@ -99,7 +99,7 @@ def test_another_shape_is_refused_with_both_shapes_named() -> None:
     giver, taker = Protected(), Protected()
     giver.add({"model": torch.nn.Linear(3, 2)})
     taker.add({"model": torch.nn.Linear(4, 2)})
-    with pytest.raises(SnapshotUnavailable, match=r"model.parameter.weight as torch.float32 \(2, 3\).*\(2, 4\)"):
+    with pytest.raises(SnapshotUnavailable, match=r"model.parameter.weight comes as torch.float32 \(2, 3\).*\(2, 4\)"):
         taker.place(giver.describe([], giver.capture_start())[0])
 
 

@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--freeze-at", type=int, default=-1, help="rank 1 sleeps with the GIL at this step, once")
     parser.add_argument("--skip-at", type=int, default=-1, help="this step draws a batch and trains on nothing")
     parser.add_argument("--pause-at", type=int, default=-1, help="rank 0 sleeps for 4 s before this step")
+    parser.add_argument("--leave-at", type=int, default=-1, help="rank 1 alone leaves the loop before this step")
     parser.add_argument("--slow", action="store_true", help="a step takes 0.3 s, and 0.8 s on rank 1")
     parser.add_argument("--no-loop", action="store_true", help="leave the session without a step")
     parser.add_argument("--static-graph", action="store_true")
@@ -86,6 +87,8 @@ def main() -> None:
             return
         for step in ft.steps(options.steps):
             leave = False
+            if step.index == options.leave_at and ft.rank == 1:
+                break
             if step.index == options.pause_at and ft.rank == 0:
                 time.sleep(4)  # longer than any rank may keep the others waiting in a step
             early = positions.draw(options.width) if options.between else None
