@@ -83,6 +83,11 @@ def install(app: FastAPI) -> None:
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, RecursionError):
+            return await too_deep(request, error)
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            detail = f"the body is not UTF-8: {error.__cause__.reason} at byte {error.__cause__.start}"
+            return problem_response(422, detail, code="invalid-request", instance=request.url.path)
         if error.status_code < 400 or error.status_code == 304:
             return Response(status_code=error.status_code, headers=error.headers)
         detail = f"there is nothing at {request.url.path}" if error.status_code == 404 else str(error.detail)
