@@ -97,6 +97,7 @@ def run(
     flags: Sequence[str] = ("--nnodes", "4", "--spares", "1"),
     on_event: Callable[[Event, Watched], None] | None = None,
     script: Path = SMALL,
+    deadline_s: float = DEADLINE_S,
 ) -> Finished:
     """The whole job. Every strike must have hit, or the test that asked for it proves nothing."""
     process = launch(run_dir, *arguments, flags=flags, script=script)
@@ -104,7 +105,7 @@ def run(
     watched = Watched()
     tail = EventTail(run_dir / "events")
     injector = EventWriter(run_dir / "events" / "injector.jsonl")
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     try:
         while process.poll() is None:
             assert time.monotonic() < deadline, "the job did not end in time"

@@ -13,6 +13,7 @@ from tests.process.job import Strike, Watched, run
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(1700)]
 
 SWAPS = 100
+DEADLINE_S = 1650.0
 STEPS = 200_000
 
 
@@ -37,9 +38,8 @@ def test_a_hundred_swaps_leave_a_survivor_as_it_was(run_dir: Path) -> None:
         if event.kind == "generation_resumed" and event.generation == SWAPS + 1:
             stop.touch()
 
-    finished = run(
-        run_dir, "--steps", str(STEPS), "--width", "64", "--stop-file", str(stop), strikes=strikes, on_event=look
-    )
+    arguments = ("--steps", str(STEPS), "--width", "64", "--stop-file", str(stop))
+    finished = run(run_dir, *arguments, strikes=strikes, on_event=look, deadline_s=DEADLINE_S)
     assert finished.code == 0, finished.stderr
     assert len(finished.recoveries) == SWAPS and all(r.complete for r in finished.recoveries)
     assert len(set(finished.digests.values())) == 1
