@@ -7,7 +7,6 @@ at once from this rank's own data), broken (a newer generation was announced: co
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -31,9 +30,6 @@ COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
 
 FORMING_TIMEOUT: Final = timedelta(seconds=20)
 """For members that announced themselves and died before they connected; the others wait in the store."""
-
-# Without it gloo asks the store 3 n^2 times to connect n ranks; read by gloo when it connects a group.
-os.environ.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
 
 _c10d: Any = torch._C._distributed_c10d
 """What torch's own type stubs leave out."""
@@ -136,6 +132,10 @@ class PhoenixGroup(dist.ProcessGroup):
         if inside is None or self.hub.superseded():
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         work = getattr(inside[1].group, name)(*args, **kwargs)
+        if self.hub.superseded():
+            # Announced since the question above: its sockets may have been shut down before it began, and a collective
+            # that begins on such sockets can wait for ever.
+            raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         self.hub.watermark.enter(self._stream_of(name, args), work)
         return work
 

@@ -11,8 +11,8 @@ import torch
 
 INTERRUPTIBLE_PARTS: Final = 64
 """Python hooks spread over a backward pass; each costs about a microsecond a step."""
-INSIST_S: Final = 0.2
-INSIST_TIMES: Final = 300
+INSIST_S: Final = 0.1
+INSIST_TIMES: Final = 600
 
 
 def on_backward(modules: Iterable[torch.nn.Module], callback: Callable[[torch.Tensor], None]) -> None:

@@ -78,23 +78,6 @@ class ControlStore(Store):
     def add(self, key: str, amount: int) -> int:
         return int(self._ask(op="add", key=key, amount=amount)["value"])
 
-    def has_extended_api(self) -> bool:
-        """gloo then asks for all addresses of a group at once (GLOO_ENABLE_STORE_V2_API), not one by one."""
-        return True
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        while (values := self._ask(op="multi_get", keys=list(keys), timeout=POLL_S)["values"]) is False:
-            if self._superseded():
-                raise GenerationSuperseded(f"a newer generation was announced while waiting for {keys[:3]} ...")
-        return [base64.b64decode(value) for value in values]
-
-    def multi_set(self, keys: list[str], values: list[bytes]) -> None:
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
-
-    def append(self, key: str, value: bytes) -> None:
-        self._ask(op="append", key=key, value=base64.b64encode(bytes(value)).decode())
-
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._until_present(keys)
 

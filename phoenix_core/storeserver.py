@@ -6,17 +6,11 @@ Keys begin with their generation (`"7/..."`), so that what an old generation lef
 from __future__ import annotations
 
 import asyncio
-import base64
 import hmac
 from contextlib import suppress
 from typing import Any
 
 from phoenix_core.wire import encode, messages
-
-
-def _joined(*values: str) -> str:
-    """Values are base64 of bytes: what is appended is the bytes."""
-    return base64.b64encode(b"".join(base64.b64decode(value) for value in values)).decode()
 
 
 class StoreServer:
@@ -54,12 +48,6 @@ class StoreServer:
                 return {"value": await self._wait([key], message["timeout"]) and self._values[key]}
             case "wait":
                 return {"value": await self._wait(message["keys"], message["timeout"])}
-            case "multi_get":
-                found = await self._wait(message["keys"], message["timeout"])
-                return {"values": found and [self._values[key] for key in message["keys"]]}
-            case "append":
-                self._set(key, _joined(self._values.get(key, ""), message["value"]))
-                return {}
             case "check":
                 return {"value": all(k in self._values for k in message["keys"])}
             case "delete":
