@@ -31,6 +31,9 @@ COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
 FORMING_TIMEOUT: Final = timedelta(seconds=20)
 """For members that announced themselves and died before they connected; the others wait in the store."""
 
+LET_BEGIN_S: Final = 0.002
+"""For collectives that are queued in gloo: one that begins in the very instant of the shutdown can miss it."""
+
 _c10d: Any = torch._C._distributed_c10d
 """What torch's own type stubs leave out."""
 _ProcessGroup: Any = dist.ProcessGroup
@@ -301,7 +304,8 @@ class Hub:
 
     def announce(self, generation: int) -> None:
         """A newer generation exists: end what waits in the older one. Called by the control thread."""
-        self.announced = generation
+        self.announced = generation  # from here on nothing new begins
+        time.sleep(LET_BEGIN_S)
         for group in self.groups():
             group.break_off(generation)
 
