@@ -21,9 +21,14 @@ from phoenix_core.coordinator import Coordinator
 from phoenix_core.events import EventWriter
 from phoenix_core.protocol import Announce, Decision, Input, Progressed, Resume, SendPlan, Tick, WorkerExited
 from phoenix_core.roster import Job
+from phoenix_core.settings import Detection
 
 PARTS = ("announce", "plan", "resume")
 """What ends each part of a decision: from the exit to the new world, to the plan, to the word to go on."""
+
+
+LEASE_S = 3600.0
+"""The stubs of all nodes are one thread: that it is silent while it is busy must not count as the loss of a node."""
 
 
 def raise_descriptor_limit() -> None:
@@ -100,7 +105,8 @@ class Metered(Coordinator):
 
 
 async def serve(config: dict[str, Any]) -> dict[str, Any]:
-    job = Job(rank_nodes=tuple(config["rank_nodes"]), spare_nodes=tuple(config["spare_nodes"]))
+    detection = Detection(lease_s=LEASE_S)
+    job = Job(rank_nodes=tuple(config["rank_nodes"]), spare_nodes=tuple(config["spare_nodes"]), detection=detection)
     control, store = (socket.socket(fileno=fd) for fd in config["listen_fds"])
     coordinator = Metered(job, token=config["token"], heartbeats=config["heartbeats"])
     end = await coordinator.run(control, store)

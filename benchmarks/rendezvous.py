@@ -17,7 +17,7 @@ from phoenix_core.store import ControlStore
 from phoenix_core.storeserver import StoreServer
 from phoenix_core.wire import LINE_LIMIT, encode
 
-_c10d: Any = communicator._c10d  # from there, since that module also sets how gloo is to connect
+_c10d: Any = communicator._c10d
 TOKEN = "of a benchmark"
 
 

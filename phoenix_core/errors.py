@@ -27,10 +27,6 @@ class CheckpointDamaged(PhoenixError):
     """A checkpoint on disk is not as it was written, or a part of it is missing."""
 
 
-class NotEnoughWorkers(PhoenixError):
-    """A rank has no worker and no spare can come: the job must stop."""
-
-
 class JobStopped(PhoenixError):
     """The coordinator ended the job; the message is its reason."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from phoenix_core.events import Event
-from tests.process.job import Finished, Watched, run
+from phoenix_core.events import Event, read_events
+from tests.process.job import DEADLINE_S, Finished, Watched, launch, run
 
 STEPS = 40
 AT = 10
@@ -137,3 +138,21 @@ def test_a_rank_lost_with_its_holder_ends_the_job_and_is_named(run_dir: Path) ->
     finished = run(run_dir, "--steps", "400", flags=("--nnodes", "4", "--spares", "2"), on_event=struck)
     assert finished.code == 1
     assert "nobody holds the small state of rank 1" in finished.stderr
+
+
+@pytest.mark.soak
+def test_a_node_that_hears_nothing_of_its_coordinator_ends_its_workers(run_dir: Path) -> None:
+    job = launch(run_dir, "--steps", "100000", flags=("--nnodes", "2", "--spares", "0"))
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(event.kind == "step_committed" for event in read_events(run_dir / "events")):
+        assert job.poll() is None and time.monotonic() < deadline
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    (coordinator,) = [pid for pid in children if b"coordinator" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(int(coordinator), signal.SIGSTOP)
+    try:
+        while sum(event.kind == "worker_exited" for event in read_events(run_dir / "events")) < 2:
+            assert time.monotonic() < deadline, "a node without a coordinator trains on"
+    finally:
+        os.kill(int(coordinator), signal.SIGCONT)
+    stderr = job.communicate(timeout=DEADLINE_S)[1]
+    assert job.returncode == 1 and "the coordinator is silent; this node ends its workers" in stderr
