@@ -19,20 +19,22 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore, Store
 
-from phoenix_core.errors import GenerationSuperseded, PeerLost, PhoenixError
+from phoenix_core.errors import GenerationSuperseded, PhoenixError
+from phoenix_core.formation import FORMING_TIMEOUT, Formation
 from phoenix_core.sockets import open_sockets, shut_down
 from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
+from phoenix_core.work import BreakableWork
 
 BACKEND: Final = "phoenix"
 DEVICES: Final = ["cpu"]
-COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
-"""As gloo's own default: nobody waits for it, a hang is found by the coordinator."""
+COLLECTIVE_TIMEOUT: Final = timedelta(days=365)
+"""Never: a hang is found by the coordinator, and a collective that was let go must not end a second time."""
 
-FORMING_TIMEOUT: Final = timedelta(seconds=20)
-"""For members that announced themselves and died before they connected; the others wait in the store."""
+LET_GO_AFTER_S: Final = 0.25
+"""For what has not ended by then although its sockets are shut down (see work.py); nothing writes its tensors."""
 
-LET_BEGIN_S: Final = 0.002
-"""For collectives that are queued in gloo: one that begins in the very instant of the shutdown can miss it."""
+BURY_LIMIT_S: Final = 3.0
+"""For the end of inner groups when the process ends: one that was let go never ends."""
 
 _c10d: Any = torch._C._distributed_c10d
 """What torch's own type stubs leave out."""
@@ -135,10 +137,8 @@ class PhoenixGroup(dist.ProcessGroup):
         if inside is None or self.hub.superseded():
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         work = getattr(inside[1].group, name)(*args, **kwargs)
-        if self.hub.superseded():
-            # Announced since the question above: its sockets may have been shut down before it began, and a collective
-            # that begins on such sockets can wait for ever.
-            raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
+        if not self.hub.local:
+            work = BreakableWork(work, name, args[:1])
         self.hub.watermark.enter(self._stream_of(name, args), work)
         return work
 
@@ -208,59 +208,6 @@ def is_broken_collective(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "gloo/" in str(error)
 
 
-class Formation:
-    """The building of the inner groups of one generation, in a thread of its own.
-
-    A thread, since gloo's constructor blocks where no signal reaches; one that was superseded is left behind and ends
-    by itself, but must have ended before the process does.
-    """
-
-    def __init__(self, hub: Hub, generation: int, groups: list[PhoenixGroup]) -> None:
-        self.generation = generation
-        self._groups = groups
-        self._made: dict[PhoenixGroup, Inner] = {}
-        self._error: BaseException | None = None
-        self.finished_ns = 0
-        self.done = threading.Event()
-        self._on_done = hub.formation_done
-        self._thread = threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Return once the thread has ended: a process that exits before is aborted by gloo.
-
-        One that waits for a member that died ends with its timeout. Its sockets cannot be told from those that the
-        script has opened meanwhile, so they are left alone.
-        """
-        self._thread.join(2 * FORMING_TIMEOUT.total_seconds())
-        self._made.clear()
-
-    def _build(self) -> None:
-        try:
-            for group in self._groups:
-                self._made[group] = group.make_inner(self.generation)
-        except BaseException as error:
-            self._error = error  # whatever it was, nobody may train on what was not formed
-        finally:
-            self.finished_ns = time.monotonic_ns()
-            self.done.set()
-            self._on_done()
-
-    def others(self, groups: list[PhoenixGroup]) -> list[PhoenixGroup]:
-        """Those of `groups` that this formation does not build."""
-        return [group for group in groups if group not in self._groups]
-
-    def install(self) -> None:
-        """Put the new insides in place. Call after `done`; raises what the building raised."""
-        if isinstance(self._error, GenerationSuperseded):
-            raise self._error
-        if self._error is not None:
-            raise PeerLost(f"the groups of generation {self.generation} could not be formed: {self._error}")
-        assert set(self._made) == set(self._groups)
-        for group, inner in self._made.items():
-            group.install(inner, self.generation)
-
-
 class Hub:
     """All groups of this process and what they share: generation, watermark, and the way to break them."""
 
@@ -274,9 +221,13 @@ class Hub:
         self.before_collective: Callable[[str, int], None] = lambda name, size: None
         self.formation_done: Callable[[], None] = lambda: None
         self.watermark = Watermark()
+        self.let_go = 0
+        """Collectives of this generation whose tensors hold anything: nothing of it may be committed."""
+        self._announced_at = 0.0
         self._groups: list[weakref.ref[PhoenixGroup]] = []
         self._stores: dict[int, Store] = {}
         self._retired: list[dist.ProcessGroup] = []
+        self._graves: list[threading.Thread] = []
         self._formations: list[Formation] = []
 
     # ---------------------------------------------------------------- groups
@@ -303,11 +254,22 @@ class Hub:
         return self.announced > self.generation and not self.local
 
     def announce(self, generation: int) -> None:
-        """A newer generation exists: end what waits in the older one. Called by the control thread."""
-        self.announced = generation  # from here on nothing new begins
-        time.sleep(LET_BEGIN_S)
+        """A newer generation exists: end what waits in the older one. Called by the control thread, again and again."""
+        if generation > self.announced:
+            self._announced_at = time.monotonic()
+            self.announced = generation  # from here on nothing new begins
         for group in self.groups():
             group.break_off(generation)
+        if self.superseded() and time.monotonic() - self._announced_at > LET_GO_AFTER_S:
+            for work in self.watermark.pending():
+                if not work.is_completed():
+                    self.let_go += 1  # first: the training thread goes on at once
+                    work.let_go()
+
+    def verify(self) -> None:
+        """Raises GenerationSuperseded where a collective of this generation was let go."""
+        if self.let_go:
+            raise GenerationSuperseded(f"{self.let_go} collectives of generation {self.generation} did not end")
 
     def localise(self) -> None:
         """Answer all collectives from this rank's own data until `install`."""
@@ -323,9 +285,9 @@ class Hub:
         """
         self.announced = max(self.announced, generation)  # a spare may not have heard of those in between
         begun = [early] if early is not None and early.generation == generation else []
-        missing = begun[0].others(self.groups()) if begun else self.groups()
+        missing = [group for group in self.groups() if not (begun and begun[0].builds(group))]
         if missing or not begun:
-            begun.append(Formation(self, generation, missing))
+            begun.append(Formation(missing, generation, self.formation_done))
         under_way = [formation for formation in self._formations if not formation.done.is_set()]
         self._formations = [*under_way, *(formation for formation in begun if formation not in under_way)]
         return begun
@@ -336,6 +298,7 @@ class Hub:
             formation.install()
             self.generation = formation.generation
         self.local = False
+        self.let_go = 0
         self.watermark.reset()
 
     def retire(self, inner: dist.ProcessGroup | None) -> None:
@@ -347,15 +310,20 @@ class Hub:
         dead, self._retired = self._retired, []
         for old in [generation for generation in self._stores if generation < self.generation]:
             del self._stores[old]
-        if dead:
-            threading.Thread(target=dead.clear, name="phoenix-bury", daemon=True).start()
+        self._graves = [grave for grave in self._graves if grave.is_alive()]
+        while dead:
+            self._graves.append(threading.Thread(target=[dead.pop()].clear, name="phoenix-bury", daemon=True))
+            self._graves[-1].start()
 
     def close(self) -> None:
         """Destroy every inner group now: gloo aborts a process that exits with one left in a reference cycle."""
         self.watermark.reset()
         for group in self.groups():
             self.retire(group.discard_inner())
-        self._retired.clear()
+        self.bury()
+        deadline = time.monotonic() + BURY_LIMIT_S
+        for grave in self._graves:
+            grave.join(max(0.0, deadline - time.monotonic()))
         for formation in self._formations:
             formation.end()
         self._formations.clear()

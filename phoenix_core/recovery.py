@@ -17,11 +17,12 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from phoenix_core import ddp, fsdp
 from phoenix_core.advice import LATE_COLLECTIVE, say_once, shortened
-from phoenix_core.communicator import BACKEND, Formation, Hub, install, is_broken_collective
+from phoenix_core.communicator import BACKEND, Hub, install, is_broken_collective
 from phoenix_core.control import Control
 from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
 from phoenix_core.events import EventWriter
 from phoenix_core.exchange import Exchange
+from phoenix_core.formation import Formation
 from phoenix_core.gate import Gate
 from phoenix_core.hooks import insist, let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
@@ -45,9 +46,8 @@ class Rank:
         self.live: int | None = None
         self.protected = Protected()
         self.inbox = Inbox()
-        worker = settings.worker if settings else None
-        node = settings.node if settings else None
-        self.events = EventWriter(settings.events if settings else None, forgiving=True, worker=worker, node=node)
+        of = {"worker": settings.worker, "node": settings.node} if settings else {}
+        self.events = EventWriter(settings.events if settings else None, forgiving=True, **of)
         self.hub = Hub(self._connect, settings.address if settings else "127.0.0.1")
         self.hub.formation_done = self.inbox.notify
         self.hub.before_collective = self._before_collective
@@ -196,6 +196,7 @@ class Rank:
 
     def before_optimizer(self) -> None:
         """Return only once nothing of this step can be needed that is not safe."""
+        self.hub.verify()
         if not self._changing:
             self.gate.before_optimizer(self.size)
 
@@ -297,7 +298,7 @@ class Rank:
         if self.live is not None:
             start = self._start if self._in_step else self.protected.capture_start()
             self._exchange.rest(generation, self.live, self._buckets.of_next_step(self.live), start)
-        self._emit("worker_quiesced", boundary=self.live)
+        self._emit("worker_quiesced", boundary=self.live, let_go=self.hub.let_go)
 
     def _send_offer(self, generation: int) -> None:
         assert self._control is not None and self._exchange is not None
@@ -382,8 +383,7 @@ class Rank:
         else:
             self._tell("checkpointed", boundary=written.boundary)
 
-    # ---------------------------------------------------------------- small helpers
-
+    # ---------------------------------------------------------------- helpers
     def _connect(self, superseded: Callable[[], bool]) -> Any:
         if self.settings is None:
             return HashStore()

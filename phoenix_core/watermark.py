@@ -70,6 +70,10 @@ class Watermark:
             stream.sweep()
         return {name: (stream.entered, stream.completed) for name, stream in streams.items()}
 
+    def pending(self) -> list[Any]:
+        """The works that may be in flight."""
+        return [work for stream in list(self._streams.values()) for work in stream.pending.copy()]
+
     def reset(self) -> None:
         """A new generation counts from zero, as all its members do."""
         self._streams = {name: _Stream() for name in self._streams if ">" not in name}

@@ -1,0 +1,74 @@
+"""The building of the inner groups of one generation, beside whatever else a recovery does meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from phoenix_core.errors import GenerationSuperseded, PeerLost
+
+FORMING_TIMEOUT: Final = timedelta(seconds=20)
+"""For members that announced themselves and died before they connected; the others wait in the store."""
+
+
+class Formable(Protocol):
+    """A group whose inside can be built away from it, and put in place later."""
+
+    def make_inner(self, generation: int) -> Any: ...
+
+    def install(self, inner: Any, generation: int) -> None: ...
+
+
+class Formation:
+    """The building of the inner groups of one generation, in a thread of its own.
+
+    A thread, since gloo's constructor blocks where no signal reaches; one that was superseded is left behind and ends
+    by itself, but must have ended before the process does.
+    """
+
+    def __init__(self, groups: Sequence[Formable], generation: int, on_done: Callable[[], None]) -> None:
+        self.generation = generation
+        self._groups = groups
+        self._made: dict[Formable, Any] = {}
+        self._error: BaseException | None = None
+        self.finished_ns = 0
+        self.done = threading.Event()
+        self._on_done = on_done
+        self._thread = threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Return once the thread has ended: a process that exits before is aborted by gloo.
+
+        One that waits for a member that died ends with its timeout. Its sockets cannot be told from those that the
+        script has opened meanwhile, so they are left alone.
+        """
+        self._thread.join(2 * FORMING_TIMEOUT.total_seconds())
+        self._made.clear()
+
+    def _build(self) -> None:
+        try:
+            for group in self._groups:
+                self._made[group] = group.make_inner(self.generation)
+        except BaseException as error:
+            self._error = error  # whatever it was, nobody may train on what was not formed
+        finally:
+            self.finished_ns = time.monotonic_ns()
+            self.done.set()
+            self._on_done()
+
+    def builds(self, group: Formable) -> bool:
+        return group in self._groups
+
+    def install(self) -> None:
+        """Put the new insides in place. Call after `done`; raises what the building raised."""
+        if isinstance(self._error, GenerationSuperseded):
+            raise self._error
+        if self._error is not None:
+            raise PeerLost(f"the groups of generation {self.generation} could not be formed: {self._error}")
+        assert set(self._made) == set(self._groups)
+        for group, inner in self._made.items():
+            group.install(inner, self.generation)

@@ -1,0 +1,92 @@
+"""What torch gets for a collective in flight: a Work whose end does not depend on gloo noticing its sockets.
+
+gloo tells whoever waits for a transfer that its connection broke, unless the transfer is in the middle of its bytes:
+that one is on none of the lists that gloo's `Pair::signalException` goes through, and waits for its timeout. So every
+wait is for the future of gloo's Work, which somebody else can complete.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from phoenix_core.errors import GenerationSuperseded
+from phoenix_core.hooks import tensors_in
+
+_Work: Any = dist.distributed_c10d.Work
+MESSAGES: Final = frozenset(("send", "recv", "recv_anysource"))
+"""Those for which gloo has no future: waiting for one is what moves it."""
+
+
+class BreakableWork(_Work):  # type: ignore[misc]  # torch's stub has no constructor for it
+    """A collective in flight. `let_go` ends every wait for it, from any thread."""
+
+    def __init__(self, inner: Any, name: str, outputs: object) -> None:
+        """`inner` is gloo's Work of the collective `name`, which writes the tensors in `outputs`."""
+        super().__init__()
+        self._inner, self._name, self._outputs = inner, name, outputs
+        self._let_go = False
+        self._future = _awaited(inner) if name in MESSAGES else inner.get_future()
+
+    def let_go(self) -> None:
+        """Complete it as it is. The tensors hold anything: nobody may commit them.
+
+        With a value, not an error: DDP in C++ takes only errors that C++ made.
+        """
+        self._let_go = True
+        with suppress(RuntimeError):  # it has ended meanwhile
+            self._future.set_result(tensors_in(self._outputs))
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return once it has ended. Raises GenerationSuperseded where it was let go, RuntimeError where it broke."""
+        if timeout:
+            self._inner.wait(timeout)
+        self._future.wait()
+        if self._let_go:
+            raise GenerationSuperseded(f"{self._name} was left: its generation is superseded")
+        return True
+
+    def get_future(self) -> Future[Any]:
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        return self._future.done() and not self._let_go and bool(self._inner.is_success())
+
+    def exception(self) -> Any:
+        return self._inner.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._future.value() or []
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def _source_rank(self) -> int:
+        return int(self._inner._source_rank())
+
+
+def _awaited(inner: Any) -> Future[Any]:
+    """A future that ends with `inner`, for which a thread of its own waits."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            inner.wait()
+        except RuntimeError as error:
+            outcome: Any = future.set_exception, error
+        else:
+            outcome = future.set_result, []
+        with suppress(RuntimeError):  # let go meanwhile
+            outcome[0](outcome[1])
+
+    threading.Thread(target=run, name="phoenix-message", daemon=True).start()
+    return future
