@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -23,7 +23,7 @@ from phoenix_core.errors import GenerationSuperseded, PhoenixError
 from phoenix_core.formation import FORMING_TIMEOUT, Formation
 from phoenix_core.sockets import open_sockets, shut_down
 from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
-from phoenix_core.work import BreakableWork
+from phoenix_core.work import MESSAGES, BreakableWork
 
 BACKEND: Final = "phoenix"
 DEVICES: Final = ["cpu"]
@@ -47,12 +47,21 @@ _DELEGATED: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inner:
     """The inside of a group in one generation, and the kernel sockets that it opened."""
 
     group: dist.ProcessGroup
     sockets: set[tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What was a group's inside when its generation ended. `rest` is equal on all members only if nothing is on its way
+    between any two of them; empty where it cannot be used again."""
+
+    inner: Inner
+    rest: str
 
 
 def _inner_group(backend: Any, kind: Any, rank: int, size: int, store: Store) -> dist.ProcessGroup:
@@ -80,11 +89,26 @@ class PhoenixGroup(dist.ProcessGroup):
         self.logical_name = logical_name
         self._group_store = store
         self._inside: tuple[int, Inner] | None = None
+        self._aside: Aside | None = None
+        self._usable = True
+        self._breaking = threading.Lock()
         self._group_rank, self._group_size = rank, size
         self._names = {"name": "", "desc": ""}
         hub.adopt(self)
 
     # ---------------------------------------------------------------- states
+
+    def keep_inner(self, generation: int, joining: Collection[int]) -> Inner | None:
+        """The inside of before, if all members have come to rest in it and none of them is a rank in `joining`.
+
+        Every member comes to the same answer. Raises GenerationSuperseded as `make_inner` does.
+        """
+        if not set(joining).isdisjoint(self._ranks):
+            return None
+        store = _c10d.PrefixStore(f"{generation}/rest/{self.logical_name}", self.hub.store_for(generation))
+        store.set(str(self._group_rank), self._aside.rest if self._aside else "")
+        said = {bytes(store.get(str(member))) for member in range(self._group_size)}
+        return self._aside.inner if self._aside and len(said) == 1 and said != {b""} else None
 
     def make_inner(self, generation: int) -> Inner:
         """Build the inner group among the members of `generation`; blocks until all have come.
@@ -109,6 +133,9 @@ class PhoenixGroup(dist.ProcessGroup):
 
     def install(self, inner: Inner, generation: int) -> None:
         """From now on collectives go to `inner`, the group's inside in `generation`."""
+        if self._aside is not None and self._aside.inner is not inner:
+            self._retire(self._aside.inner)
+        self._aside, self._usable = None, True
         self._inside = (generation, inner)  # in one go: the control thread reads it
 
     def localise(self) -> None:
@@ -117,17 +144,35 @@ class PhoenixGroup(dist.ProcessGroup):
         store = HashStore()
         custom = dist.ProcessGroup.BackendType.CUSTOM
         inner = _inner_group(fake, custom, self._group_rank, self._group_size, store)
-        self._inside = (-1, Inner(inner, set()))
+        with self._breaking:
+            old, self._inside = self._inside, (-1, Inner(inner, set()))
+        if old is not None and old[0] >= 0:
+            count = self.hub.watermark.at_rest(self._stream) if self._usable else None
+            self._aside = Aside(old[1], "" if count is None else f"{old[0]}:{count}")
 
     def break_off(self, before: int) -> None:
-        """End every collective that waits in an inner group older than `before`; callable from any thread."""
-        if self._inside is not None and self._inside[0] < before:
-            shut_down(self._inside[1].sockets)
+        """End every collective that waits in an inner group older than `before`; callable from any thread.
 
-    def discard_inner(self) -> dist.ProcessGroup | None:
-        """Take the inner group out, for somebody to destroy it off the critical path (40-160 ms)."""
-        old, self._inside = self._inside, None
-        return old[1].group if old is not None else None
+        A group at rest is left whole: it may serve the next generation too.
+        """
+        with self._breaking:
+            inside = self._inside
+            if inside is None or not 0 <= inside[0] < before or self.hub.watermark.at_rest(self._stream) is not None:
+                return
+            self._usable = False
+            shut_down(inside[1].sockets)
+
+    def discard_inner(self) -> None:
+        """Take every inner group out, for somebody to destroy it off the critical path (40-160 ms)."""
+        with self._breaking:
+            inside, self._inside = self._inside, None
+        aside, self._aside = self._aside, None
+        for inner in [*([inside[1]] if inside else []), *([aside.inner] if aside else [])]:
+            self._retire(inner)
+
+    def _retire(self, inner: Inner) -> None:
+        shut_down(inner.sockets)  # what was never waited for would keep its destruction waiting
+        self.hub.retire(inner.group)
 
     # ---------------------------------------------------------------- what torch calls
 
@@ -139,7 +184,10 @@ class PhoenixGroup(dist.ProcessGroup):
         work = getattr(inside[1].group, name)(*args, **kwargs)
         if not self.hub.local:
             work = BreakableWork(work, name, args[:1])
+            self._usable = self._usable and name not in MESSAGES  # of which nobody knows whether they have come
         self.hub.watermark.enter(self._stream_of(name, args), work)
+        if self.hub.superseded():  # since the question above: the group may have been taken for one at rest
+            raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         return work
 
     def _stream_of(self, name: str, args: tuple[Any, ...]) -> str:
@@ -188,7 +236,7 @@ class PhoenixGroup(dist.ProcessGroup):
         self.break_off(self.hub.generation + 1)
 
     def shutdown(self) -> None:
-        self.hub.retire(self.discard_inner())
+        self.discard_inner()
 
 
 def _delegate(name: str) -> Callable[..., Any]:
@@ -275,19 +323,19 @@ class Hub:
         """Answer all collectives from this rank's own data until `install`."""
         self.local = True
         for group in self.groups():
-            self.retire(group.discard_inner())
             group.localise()
 
-    def form(self, generation: int, early: Formation | None = None) -> list[Formation]:
+    def form(self, generation: int, joining: Collection[int], early: Formation | None = None) -> list[Formation]:
         """Begin to build every group's inside of `generation`, in order of creation.
 
+        Groups without a rank in `joining` stay as they are where they are at rest.
         `early`: what a spare has begun with the groups that existed when it got its rank.
         """
         self.announced = max(self.announced, generation)  # a spare may not have heard of those in between
         begun = [early] if early is not None and early.generation == generation else []
         missing = [group for group in self.groups() if not (begun and begun[0].builds(group))]
         if missing or not begun:
-            begun.append(Formation(missing, generation, self.formation_done))
+            begun.append(Formation(missing, generation, joining, self.formation_done))
         under_way = [formation for formation in self._formations if not formation.done.is_set()]
         self._formations = [*under_way, *(formation for formation in begun if formation not in under_way)]
         return begun
@@ -301,9 +349,8 @@ class Hub:
         self.let_go = 0
         self.watermark.reset()
 
-    def retire(self, inner: dist.ProcessGroup | None) -> None:
-        if inner is not None:
-            self._retired.append(inner)
+    def retire(self, inner: dist.ProcessGroup) -> None:
+        self._retired.append(inner)
 
     def bury(self) -> None:
         """Destroy retired groups in the background: it takes 40-160 ms each."""
@@ -319,7 +366,7 @@ class Hub:
         """Destroy every inner group now: gloo aborts a process that exits with one left in a reference cycle."""
         self.watermark.reset()
         for group in self.groups():
-            self.retire(group.discard_inner())
+            group.discard_inner()
         self.bury()
         deadline = time.monotonic() + BURY_LIMIT_S
         for grave in self._graves:

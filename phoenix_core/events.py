@@ -38,7 +38,7 @@ KINDS: Final[Mapping[str, str]] = {
     "step_committed": "an optimizer step is in the live state; step; data: duration_ns, recorded values (loss)",
     "worker_quiesced": "a survivor is out of the broken step; generation (the new one); data: boundary it can offer",
     "model_built": "a spare has built its model for its rank; generation, rank",
-    "communicator_ready": "the rank's groups of this generation work; data: groups, seconds",
+    "communicator_ready": "the rank's groups of this generation work; data: groups, kept, built [group, kept, seconds]",
     "state_restored": "the rank is at the plan's boundary; data: boundary, source (also: disk), bytes, seconds",
     "checkpoint_written": "a rank's part is on disk; step; data: bytes, stall_ns, duration_ns, error (else empty)",
     "state_digest": "SHA-256 at the script's request; data: digest (parameters and "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -13,13 +14,29 @@ from phoenix_core.errors import GenerationSuperseded, PeerLost
 FORMING_TIMEOUT: Final = timedelta(seconds=20)
 """For members that announced themselves and died before they connected; the others wait in the store."""
 
+NAME_LENGTH: Final = 60
+"""Of a group in an event: the names of large ones list their members."""
+
 
 class Formable(Protocol):
     """A group whose inside can be built away from it, and put in place later."""
 
+    logical_name: str
+
+    def keep_inner(self, generation: int, joining: Collection[int]) -> Any | None: ...
+
     def make_inner(self, generation: int) -> Any: ...
 
     def install(self, inner: Any, generation: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """How one group came to its inside."""
+
+    group: str
+    kept: bool
+    seconds: float
 
 
 class Formation:
@@ -29,8 +46,13 @@ class Formation:
     by itself, but must have ended before the process does.
     """
 
-    def __init__(self, groups: Sequence[Formable], generation: int, on_done: Callable[[], None]) -> None:
+    def __init__(
+        self, groups: Sequence[Formable], generation: int, joining: Collection[int], on_done: Callable[[], None]
+    ) -> None:
+        """`joining` are the ranks that are new in `generation`; `on_done` is called by the thread."""
         self.generation = generation
+        self._joining = joining
+        self.built: list[Built] = []
         self._groups = groups
         self._made: dict[Formable, Any] = {}
         self._error: BaseException | None = None
@@ -52,7 +74,11 @@ class Formation:
     def _build(self) -> None:
         try:
             for group in self._groups:
-                self._made[group] = group.make_inner(self.generation)
+                began = time.monotonic()
+                kept = group.keep_inner(self.generation, self._joining)
+                self._made[group] = group.make_inner(self.generation) if kept is None else kept
+                took = time.monotonic() - began
+                self.built.append(Built(group=group.logical_name[:NAME_LENGTH], kept=kept is not None, seconds=took))
         except BaseException as error:
             self._error = error  # whatever it was, nobody may train on what was not formed
         finally:
@@ -72,3 +98,10 @@ class Formation:
         assert set(self._made) == set(self._groups)
         for group, inner in self._made.items():
             group.install(inner, self.generation)
+
+
+def report(formations: Sequence[Formation]) -> dict[str, Any]:
+    """What the event of the groups' readiness says of those that made them."""
+    built = [asdict(group) for formation in formations for group in formation.built]
+    at = max(formation.finished_ns for formation in formations)
+    return {"at": at, "groups": len(built), "kept": sum(group["kept"] for group in built), "built": built}

@@ -22,7 +22,7 @@ from phoenix_core.control import Control
 from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
 from phoenix_core.events import EventWriter
 from phoenix_core.exchange import Exchange
-from phoenix_core.formation import Formation
+from phoenix_core.formation import Formation, report
 from phoenix_core.gate import Gate
 from phoenix_core.hooks import insist, let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
@@ -102,7 +102,7 @@ class Rank:
         store = PrefixStore(f"{call.generation}/init", self.hub.store_for(call.generation))
         dist.init_process_group(BACKEND, store=store, rank=rank, world_size=self.size)
         if not call.fresh:
-            (self._early,) = self.hub.form(call.generation)  # while the script builds its model
+            (self._early,) = self.hub.form(call.generation, call.joining)  # while the script builds its model
 
     def attach(self, before_optimizer: Callable[..., None]) -> None:
         """Hook into the protected objects: phases, interruption points, the instant before an in-place change.
@@ -244,7 +244,7 @@ class Rank:
         assert exchange is not None and self._control is not None
         self._send_offer(generation)
         early, self._early = self._early, None
-        formations = self.hub.form(generation, early)
+        formations = self.hub.form(generation, call.joining, early)
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
         source, moved = "live", 0
         layouts, start = exchange.own()
@@ -255,8 +255,7 @@ class Rank:
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
-        ready_ns = max(formation.finished_ns for formation in formations)
-        self._emit("communicator_ready", at=ready_ns, groups=len(self.hub.groups()))
+        self._emit("communicator_ready", **report(formations))
         if plan.disk and self._saver is not None:
             self.live, source = None, "disk"
             layouts, start, small = self._saver.read(plan.boundary, self.rank, whole=self.gate.whole)

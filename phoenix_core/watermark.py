@@ -70,6 +70,12 @@ class Watermark:
             stream.sweep()
         return {name: (stream.entered, stream.completed) for name, stream in streams.items()}
 
+    def at_rest(self, stream: str) -> int | None:
+        """How many collectives of the stream are over; None while one is in flight."""
+        found = self._streams[stream]
+        found.sweep()
+        return found.completed if found.completed == found.entered else None
+
     def pending(self) -> list[Any]:
         """The works that may be in flight."""
         return [work for stream in list(self._streams.values()) for work in stream.pending.copy()]

@@ -21,7 +21,8 @@ from phoenix_core.hooks import tensors_in
 
 _Work: Any = dist.distributed_c10d.Work
 MESSAGES: Final = frozenset(("send", "recv", "recv_anysource"))
-"""Those for which gloo has no future: waiting for one is what moves it."""
+WITHOUT_FUTURE: Final = MESSAGES | {"reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"}
+"""Those for which gloo has none: a part of their work is done by who waits for them."""
 
 
 class BreakableWork(_Work):  # type: ignore[misc]  # torch's stub has no constructor for it
@@ -32,7 +33,7 @@ class BreakableWork(_Work):  # type: ignore[misc]  # torch's stub has no constru
         super().__init__()
         self._inner, self._name, self._outputs = inner, name, outputs
         self._let_go = False
-        self._future = _awaited(inner) if name in MESSAGES else inner.get_future()
+        self._future = _awaited(inner) if name in WITHOUT_FUTURE else inner.get_future()
 
     def let_go(self) -> None:
         """Complete it as it is. The tensors hold anything: nobody may commit them.
@@ -88,5 +89,5 @@ def _awaited(inner: Any) -> Future[Any]:
         with suppress(RuntimeError):  # let go meanwhile
             outcome[0](outcome[1])
 
-    threading.Thread(target=run, name="phoenix-message", daemon=True).start()
+    threading.Thread(target=run, name="phoenix-work", daemon=True).start()
     return future
