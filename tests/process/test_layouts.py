@@ -25,9 +25,6 @@ OWN_STATE = ("fsdp", "bf16", "hsdp", "tensor", "zero")
 """Layouts in which ranks keep whole snapshots: the others never enter the last two phases."""
 QUICK = {
     ("fsdp", "backward"),
-    ("fsdp", "replica_send"),
-    ("accumulation", "backward"),
-    ("compiled", "backward"),
     ("hsdp", "gradient_sync"),
     ("tensor", "forward"),
     ("zero", "optimizer"),

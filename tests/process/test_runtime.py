@@ -34,7 +34,15 @@ def assert_same_run(finished: Finished, twin: Finished) -> None:
     assert finished.buffers == twin.buffers
 
 
-@pytest.mark.parametrize(("rank", "phase"), [(1, "forward"), (2, "backward"), (0, "gradient_sync"), (3, "optimizer")])
+@pytest.mark.parametrize(
+    ("rank", "phase"),
+    [
+        pytest.param(1, "forward", marks=pytest.mark.soak),
+        (2, "backward"),
+        pytest.param(0, "gradient_sync", marks=pytest.mark.soak),
+        (3, "optimizer"),
+    ],
+)
 def test_a_kill_in_any_phase_leaves_the_run_bitwise_as_it_was(
     run_dir: Path, twin: Finished, rank: int, phase: str
 ) -> None:
@@ -78,6 +86,7 @@ def test_a_rank_that_hangs_with_a_beating_heart_is_blamed(run_dir: Path, twin: F
     assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(1, "no_progress")]
 
 
+@pytest.mark.soak
 def test_a_rank_that_keeps_the_gil_is_found_by_its_silence(run_dir: Path, twin: Finished) -> None:
     finished = run(run_dir, "--steps", str(STEPS), "--freeze-at", "12")
     assert_same_run(finished, twin)
@@ -85,6 +94,7 @@ def test_a_rank_that_keeps_the_gil_is_found_by_its_silence(run_dir: Path, twin: 
     assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(1, "silent")]
 
 
+@pytest.mark.soak
 def test_a_rank_that_dies_after_a_step_without_training_is_replaced(run_dir: Path) -> None:
     arguments = ("--steps", "30", "--skip-at", "10")
     undisturbed = run(run_dir / "twin", *arguments, flags=["--nnodes", "4", "--spares", "0"])
@@ -92,6 +102,7 @@ def test_a_rank_that_dies_after_a_step_without_training_is_replaced(run_dir: Pat
     assert_same_run(finished, undisturbed)
 
 
+@pytest.mark.soak
 def test_a_rank_that_saves_between_two_steps_is_not_taken_for_hung(run_dir: Path) -> None:
     finished = run(run_dir, "--steps", "60", "--pause-at", "40", flags=["--nnodes", "2", "--spares", "1"])
     assert finished.code == 0, finished.stderr
