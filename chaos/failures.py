@@ -44,7 +44,7 @@ def last_lines(path: Path, count: int = QUOTED_LINES) -> str:
 def _telling_log(directory: PartDirectory, events: Sequence[Event]) -> Path:
     """The log of the first worker that failed by itself, i.e. was not hit by a fault of ours."""
     hit = {event.worker for event in events if event.kind == "fault_injected"}
-    suspects = [event.worker for event in events if event.kind == "script_failed"]
+    suspects = [event.worker for event in events if event.kind in ("script_failed", "device_failed")]
     suspects += [event.worker for event in events if event.kind == "worker_exited" and event.data.get("code") != 0]
     for worker in suspects:
         path = directory.logs / f"{worker}.log"

@@ -26,6 +26,7 @@ from phoenix_core.protocol import (
     Announce,
     CheckpointWritten,
     Decision,
+    DeviceFailed,
     End,
     Input,
     Kill,
@@ -53,6 +54,7 @@ from phoenix_core.settings import Detection
 from phoenix_core.storeserver import StoreServer
 from phoenix_core.wire import COORDINATOR_EVENTS, LINE_LIMIT, encode, messages
 from phoenix_core.world import World
+from phoenix_core.xids import Action
 
 EXIT_CODES = {"completed": 0, "failed": 1, "stopped": 130}
 TICK_S = 0.05
@@ -87,6 +89,9 @@ def input_of(message: dict[str, Any]) -> Input | None:
             return LoopFinished(worker=worker, generation=message["generation"])
         case "script_failed":
             return ScriptFailed(worker=worker, error=message["error"])
+        case "device_failed":
+            told = {"error": message["error"], "code": message["code"], "xids": tuple(message["xids"])}
+            return DeviceFailed(worker=worker, action=Action(message["action"]), **told)
     return None
 
 

@@ -22,7 +22,9 @@ KINDS: Final[Mapping[str, str]] = {
     # coordinator
     "job_started": "the coordinator serves; data: world_size, spares, nodes",
     "world_formed": "a generation exists; data: ranks (worker per rank), spares, joining (ranks to be restored)",
-    "failure_detected": "a worker is taken for failed; worker, rank, generation (that it ends in); data: cause, detail",
+    "failure_detected": "a worker is taken for failed; worker, rank, generation (that it ends in); data: cause, detail "
+    "(device_error: also code, xids, action)",
+    "node_quarantined": "a node gets no worker any more; node; data: reason",
     "spare_assigned": "a spare got a rank; worker, rank, generation",
     "restore_failed": "what the plan promised was damaged; worker, rank, generation; data: reason",
     "generation_resumed": "every rank is restored; step = the first step to execute",
@@ -44,6 +46,7 @@ KINDS: Final[Mapping[str, str]] = {
     "state_digest": "SHA-256 at the script's request; data: digest (parameters and "
     "optimizer), buffers, sharded (whether ranks hold different parts)",
     "script_failed": "the training script raised; data: error",
+    "device_failed": "the training script met an error of its device; data: error, code, xids, action",
     # injector (chaos)
     "fault_injected": "a fault was applied; worker, rank; data: fault, kind, pid, fidelity (real|emulated), ...",
     "fault_missed": "a fault could not be applied; data: fault, kind, reason",

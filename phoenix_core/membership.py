@@ -20,6 +20,7 @@ from phoenix_core.protocol import (
     Announce,
     CheckpointWritten,
     Decision,
+    DeviceFailed,
     End,
     Input,
     Kill,
@@ -41,8 +42,9 @@ from phoenix_core.protocol import (
     WorkerParked,
     WorkerSuspected,
 )
-from phoenix_core.restarts import A_SPARE, Restarts, left_alone, reason_before_training
-from phoenix_core.roster import Job, Member, Phase, State, late_starters
+from phoenix_core.quarantine import Quarantine
+from phoenix_core.restarts import A_SPARE, Restarts, left_alone, no_worker_for, reason_before_training
+from phoenix_core.roster import Job, Member, Phase, State, late_starters, parked, taken_out
 from phoenix_core.straggler import Stragglers
 from phoenix_core.world import World
 
@@ -66,12 +68,11 @@ class Membership:
         self._restored, self._finished = set[int](), set[int]()
         self._to_respawn: list[str] = []
         self._restarts = Restarts(job.max_restarts, job.begins_at)
-        self._on_disk = OnDisk(job.begins_at)
-        self._last_failure = ""
-        self._recovering_since = 0.0
+        self._on_disk, self._quarantine = OnDisk(job.begins_at), Quarantine()
+        self._last_failure, self._recovering_since = "", 0.0
         self._resumed_at: int | None = None
-        self._pace = Pace(job.detection)
-        self._stragglers = Stragglers(self._pace, job.detection.heartbeat_s)
+        self.pace = Pace(job.detection)
+        self._stragglers = Stragglers(self.pace, job.detection.heartbeat_s)
         self._boundaries = Boundaries()
 
     # ---------------------------------------------------------------- entry points
@@ -117,6 +118,8 @@ class Membership:
                 if event.worker in self.members:
                     self.members[event.worker].error = event.error
                 return []
+            case DeviceFailed():
+                return self._device_failed(event, now)
             case StopRequested():
                 return self._end("stopped", event.reason)
             case Tick():
@@ -147,12 +150,8 @@ class Membership:
         if self.phase is Phase.FORMING:
             self._expected -= {rank}
             first = [] if self._expected else self._form(set(range(len(self.ranks))), now)
-            return first if rank is not None else [self._record_parked(member), *first]
-        return [self._record_parked(member), *self._fill_vacancies(now)]
-
-    @staticmethod
-    def _record_parked(member: Member) -> Record:
-        return Record(kind="spare_parked", fields={"worker": member.worker, "node": member.node})
+            return first if rank is not None else [parked(member), *first]
+        return [parked(member), *self._fill_vacancies(now)]
 
     def _exited(self, event: WorkerExited, now: float) -> list[Decision]:
         member = self.members.get(event.worker)
@@ -173,19 +172,24 @@ class Membership:
             return []
         return self._end("completed", "every rank executed its last step")
 
-    def _failed(self, workers: Sequence[str], cause: str, detail: str, now: float) -> list[Decision]:
+    def _device_failed(self, event: DeviceFailed, now: float) -> list[Decision]:
+        member = self.members.get(event.worker)
+        if member is None or not member.alive:
+            return []
+        fenced = self._quarantine.struck(member.node, event.action, self.members.values(), self._rank_of)
+        self._to_respawn = [node for node in self._to_respawn if node not in self._quarantine.nodes]
+        return [*self._failed([event.worker], "device_error", event.error, now, **event.facts()), *fenced]
+
+    def _failed(self, workers: Sequence[str], cause: str, detail: str, now: float, **facts: object) -> list[Decision]:
         """Take `workers` out: fence them, fill their ranks, make up for them later."""
         decisions: list[Decision] = []
         failed = [self.members[w] for w in workers if w in self.members and self.members[w].alive]
         hit_ranks = False
         for member in failed:
             rank = self._rank_of.get(member.worker)
-            member.state = State.FAILED
-            fields = {"worker": member.worker, "node": member.node, "rank": rank, "cause": cause, "detail": detail}
             generation = self.generation + 1 if rank is not None else self.generation
-            decisions += [Record(kind="failure_detected", fields={**fields, "generation": generation})]
-            decisions += [Kill(worker=member.worker)]
-            if cause != "node_lost":
+            decisions += taken_out(member, rank, generation, {"cause": cause, "detail": detail, **facts})
+            if cause != "node_lost" and member.node not in self._quarantine.nodes:
                 self._to_respawn.append(member.node)
             if rank is not None:
                 hit_ranks = True
@@ -236,8 +240,7 @@ class Membership:
         started: list[Decision] = [self._spawn(node) for node in self._to_respawn[: max(0, missing)]]
         del self._to_respawn[: len(started)]
         if len(started) < missing:
-            ranks = ", ".join(map(str, sorted(self._vacant)))
-            return [*started, *self._end("failed", f"no spare is left for rank {ranks} and no node can start one")]
+            return [*started, *self._end("failed", no_worker_for(self._vacant, self._quarantine.nodes))]
         return [alert, *started]
 
     def _form(self, filled: set[int], now: float) -> list[Decision]:
@@ -312,7 +315,7 @@ class Membership:
         self.phase = Phase.RUNNING
         self.joining = set()
         self._resumed_at = self._plan.boundary
-        self._pace.resume()
+        self.pace.resume()
         self._stragglers.restart()
         self._restarts.resumed(self._plan.boundary)
         for worker in self.ranks:
@@ -333,7 +336,7 @@ class Membership:
         if self.phase is not Phase.RUNNING:
             return []
         lowest = self._boundaries.moved(before, event.progress.boundary)
-        self._pace.reached(lowest, now)
+        self.pace.reached(lowest, now)
         self._restarts.reached(lowest)
         if self._resumed_at is not None and lowest > self._resumed_at:
             return self._recovery_committed()
@@ -367,16 +370,12 @@ class Membership:
 
     # ---------------------------------------------------------------- time
 
-    def hang_limit_s(self) -> float:
-        """How long a rank may keep the others waiting in the middle of a step."""
-        return self._pace.hang_limit_s()
-
     def _tick(self, now: float) -> list[Decision]:
         slow: list[Record] = []
         if self.phase is Phase.RUNNING:
             seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
             finished = [self.ranks[rank] for rank in self._finished]
-            if hung := keeps_others_waiting(seen, self.ranks, now, self._pace, finished):
+            if hung := keeps_others_waiting(seen, self.ranks, now, self.pace, finished):
                 if left := [worker for worker in hung if worker in finished]:
                     return self._end("failed", left_alone(self._rank_of[left[0]], left[0]))
                 waited_s = now - max(seen[worker][1] for worker in hung)

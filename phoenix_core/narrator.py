@@ -30,6 +30,8 @@ class Narrator:
                 )
             case "restore_failed":
                 return f"rank {fields['rank']} ({fields['worker']}) cannot be restored so: {fields['reason']}"
+            case "node_quarantined":
+                return f"{fields['node']} gets no worker any more: {fields['reason']}"
             case "spare_assigned":
                 return f"{fields['worker']} takes over rank {fields['rank']}"
             case "generation_resumed" if self._broken_at is not None:

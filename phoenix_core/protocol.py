@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from phoenix_core.placement import Offer, RestorePlan
 from phoenix_core.world import World
+from phoenix_core.xids import Action
 
 # ------------------------------------------------------------------ inputs
 
@@ -114,6 +115,20 @@ class ScriptFailed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceFailed:
+    """The training code of the worker met an error of its device; the process ends. See device_errors.py."""
+
+    worker: str
+    error: str
+    code: int | None
+    xids: tuple[int, ...]
+    action: Action
+
+    def facts(self) -> dict[str, object]:
+        return {"code": self.code, "xids": list(self.xids), "action": str(self.action)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopRequested:
     reason: str
 
@@ -135,6 +150,7 @@ Input = (
     | CheckpointWritten
     | LoopFinished
     | ScriptFailed
+    | DeviceFailed
     | StopRequested
     | Tick
 )

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from phoenix_core import ddp, fsdp
-from phoenix_core.advice import LATE_COLLECTIVE, say_once, shortened
-from phoenix_core.communicator import BACKEND, Hub, install, is_broken_collective
+from phoenix_core import ddp, fsdp, lastwords
+from phoenix_core.advice import LATE_COLLECTIVE, say_once
+from phoenix_core.communicator import BACKEND, Hub, install
 from phoenix_core.control import Control
 from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
 from phoenix_core.events import EventWriter
@@ -331,11 +331,8 @@ class Rank:
         return digest
 
     def report_failure(self, error: BaseException) -> None:
-        text = shortened(f"{type(error).__name__}: {error}")
-        if isinstance(error, GenerationSuperseded) or is_broken_collective(error):
-            text += " (a failure elsewhere broke a collective outside of `with step`; only those inside are healed)"
-        self._emit("script_failed", error=text)
-        self._tell("script_failed", error=text)
+        """Say so. Does not return where the device failed and somebody can take this rank over."""
+        lastwords.say(error, self._emit, self._tell, leaving=self._control is not None)
 
     def close(self) -> None:
         if self._control is not None:

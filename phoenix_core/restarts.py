@@ -58,6 +58,13 @@ def reason_before_training(who: str, why: str) -> str:
     return f"{who} failed before training began ({why}); its output says why"
 
 
+def no_worker_for(ranks: Iterable[int], quarantined: Iterable[str]) -> str:
+    """Why a job cannot go on that has no spare and no node that may start a worker."""
+    names = ", ".join(sorted(quarantined))
+    besides = f"; {names}: in quarantine after errors of a GPU" if names else ""
+    return f"no spare is left for rank {', '.join(map(str, sorted(ranks)))} and no node can start one{besides}"
+
+
 def left_alone(rank: int, worker: str) -> str:
     """Why a job cannot go on that one rank has left: whoever took its place would leave too."""
     return (

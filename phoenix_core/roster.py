@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from phoenix_core.protocol import Progress
+from phoenix_core.protocol import Kill, Progress, Record
 from phoenix_core.settings import Detection
 
 
@@ -54,6 +54,17 @@ class Job:
     max_restarts: int = 3
     begins_at: int = 0
     detection: Detection = field(default_factory=Detection)
+
+
+def parked(member: Member) -> Record:
+    return Record(kind="spare_parked", fields={"worker": member.worker, "node": member.node})
+
+
+def taken_out(member: Member, rank: int | None, generation: int, why: Mapping[str, object]) -> list[Record | Kill]:
+    """`member` has failed, by which `generation` ends or goes on; `why` has at least a cause and a detail."""
+    member.state = State.FAILED
+    fields = {"worker": member.worker, "node": member.node, "rank": rank, **why, "generation": generation}
+    return [Record(kind="failure_detected", fields=fields), Kill(worker=member.worker)]
 
 
 def late_starters(members: Iterable[Member], now: float, limit_s: float) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from phoenix_core import device_errors
 from phoenix_core.communicator import is_broken_collective
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
 from phoenix_core.inbox import Inbox
@@ -62,9 +63,11 @@ class Step:
                 return False
             except Exception as broken:
                 if not session.is_healable(broken):
+                    session.leave_with_device(broken)
                     raise
                 error = broken
         elif not session.is_healable(error):
+            session.leave_with_device(error)
             return False
         error.__traceback__ = None  # its frames would keep the broken step's activations alive
         session.recover(error)
@@ -169,9 +172,11 @@ class Session:
         return self.rank_state.superseded()
 
     def is_healable(self, error: BaseException) -> bool:
-        """Whether the step broke because of a failure elsewhere, rather than of the script's own."""
+        """Whether the step broke because of a failure elsewhere, rather than of the script's or this device's own."""
         if isinstance(error, StepInterrupted):
             return True
+        if device_errors.of_exception(error) is not None:
+            return False
         seen: BaseException | None = error
         while seen is not None:
             if isinstance(seen, GenerationSuperseded | PeerLost | StepInterrupted) or is_broken_collective(seen):
@@ -179,6 +184,11 @@ class Session:
             seen = seen.__cause__ or seen.__context__
         # torch may report a broken collective as a bare RuntimeError that does not say so.
         return isinstance(error, RuntimeError) and self.must_recover()
+
+    def leave_with_device(self, error: BaseException) -> None:
+        """Do not return if `error` is the device's: at once, since handlers and destructors would call into it."""
+        if device_errors.of_exception(error) is not None and self.rank_state.settings is not None:
+            self.rank_state.report_failure(error)
 
     def recover(self, error: BaseException | None = None) -> None:
         """Go through generations until one has resumed. Raises JobStopped where none is announced."""

@@ -137,6 +137,26 @@ def test_the_scripts_own_error_ends_the_job_and_is_named(run_dir: Path) -> None:
     assert "Traceback" not in finished.stderr
 
 
+def test_an_error_of_the_device_is_the_failure_of_its_rank(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), "--device-error-at", "12")
+    assert_same_run(finished, twin)
+    (recovery,) = finished.recoveries
+    assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(1, "device_error")]
+    (detected,) = [event for event in finished.events if event.kind == "failure_detected"]
+    assert detected.data["code"] == 700 and detected.data["action"] == "respawn"
+    assert "an illegal memory access was encountered" in finished.stderr
+    log = (run_dir / "logs" / "w1.log").read_text()
+    assert "Traceback" in log and "CUDA error" in log, "the script's author needs the traceback"
+
+
+@pytest.mark.soak
+def test_a_node_whose_gpu_needs_a_reset_is_not_used_again(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), "--device-error-at", "12", "--code", "214")
+    assert_same_run(finished, twin)
+    assert "n1 gets no worker any more: a GPU of it needs a reset" in finished.stderr
+    assert [event.node for event in finished.events if event.kind == "worker_spawned"].count("n1") == 1
+
+
 def test_an_interrupted_job_leaves_nothing(run_dir: Path) -> None:
     def interrupt(event: Event, _: Watched) -> None:
         if event.kind == "step_committed" and event.step == 3 and event.rank == 0:

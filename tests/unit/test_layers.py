@@ -26,7 +26,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 EXCEPTIONS = frozenset({("service/server.py", "dashboards")})
 TORCH_FREE = (
     "errors", "world", "events", "timeline", "placement", "membership", "roster", "detection", "protocol", "settings",
-    "wire", "storeserver", "tripwire", "coordinator", "agent", "launcher",
+    "wire", "storeserver", "tripwire", "xids", "device_errors", "quarantine", "coordinator", "agent", "launcher",
 )  # fmt: skip
 
 

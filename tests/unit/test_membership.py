@@ -13,6 +13,7 @@ from phoenix_core.protocol import (
     Alert,
     Announce,
     Decision,
+    DeviceFailed,
     End,
     Input,
     Kill,
@@ -35,6 +36,7 @@ from phoenix_core.protocol import (
     WorkerSuspected,
 )
 from phoenix_core.roster import Job, Phase
+from phoenix_core.xids import Action
 
 D = TypeVar("D")
 
@@ -248,7 +250,7 @@ def test_the_rank_that_does_not_enter_the_collective_is_blamed() -> None:
         drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
     drive.tell(Progressed(worker="w1", progress=at(2, "forward", 8, 8)))
     assert drive.tell(Tick()) == []
-    drive.now += drive.membership.hang_limit_s() + 1
+    drive.now += drive.membership.pace.hang_limit_s() + 1
     detected = only(drive.tell(Tick()), Record)[0]
     assert detected.fields["worker"] == "w1" and detected.fields["cause"] == "no_progress"
 
@@ -261,7 +263,7 @@ def test_a_rank_that_saves_or_evaluates_between_two_steps_is_given_more_time() -
     for worker in ("w1", "w2", "w3"):
         drive.tell(Progressed(worker=worker, progress=waiting))
     drive.tell(Progressed(worker="w0", progress=at(2, "", 8, 8)))
-    drive.now += drive.membership.hang_limit_s() + 1
+    drive.now += drive.membership.pace.hang_limit_s() + 1
     assert drive.tell(Tick()) == []
     drive.now += drive.membership.job.detection.between_steps_s
     detected = only(drive.tell(Tick()), Record)[0]
@@ -274,7 +276,7 @@ def test_nobody_is_blamed_while_anybody_moves() -> None:
     drive.step(2)
     for worker in ("w0", "w2", "w3"):
         drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
-    drive.now += drive.membership.hang_limit_s() + 1
+    drive.now += drive.membership.pace.hang_limit_s() + 1
     drive.tell(Progressed(worker="w1", progress=at(2, "backward", 8, 8)))
     assert drive.tell(Tick()) == []
 
@@ -396,7 +398,7 @@ def test_those_who_are_through_find_a_rank_that_hangs_after_its_last_collective(
         drive.step(boundary)
     for worker in ("w0", "w2", "w3"):
         drive.tell(LoopFinished(worker=worker, generation=1))
-    drive.now += drive.membership.hang_limit_s() + 1
+    drive.now += drive.membership.pace.hang_limit_s() + 1
     (detected,) = [r for r in only(drive.tell(Tick()), Record) if r.kind == "failure_detected"]
     assert detected.fields["worker"] == "w1"
 
@@ -439,3 +441,67 @@ def test_a_step_that_is_only_executed_again_forgives_nothing() -> None:
         drive.restore_all()
         drive.step(8)
     assert len(ends) == 1 and "--max-restarts 2" in ends[0].reason
+
+
+def device_failed(worker: str, action: Action) -> DeviceFailed:
+    return DeviceFailed(
+        worker=worker, error="AcceleratorError: CUDA error: ...", code=700, xids=(13, 31), action=action
+    )
+
+
+def test_an_error_of_a_device_is_the_failure_of_its_rank() -> None:
+    drive = Drive().run()
+    decisions = drive.tell(device_failed("w2", Action.RESPAWN))
+    detected = only(decisions, Record)[0]
+    assert detected.kind == "failure_detected" and detected.fields["rank"] == 2
+    assert (detected.fields["cause"], detected.fields["code"]) == ("device_error", 700)
+    assert only(decisions, Kill)[0].worker == "w2" and only(decisions, Announce)[0].world.ranks[2] == "w4"
+    assert not drive.tell(WorkerExited(worker="w2", code=1)), "the same death must not count twice"
+    drive.offer_all(7, lost=2)
+    drive.restore_all()
+    assert [spawned.node for spawned in only(drive.step(8), Spawn)] == ["n2"]
+
+
+@pytest.mark.parametrize("action", [Action.QUARANTINE_GPU, Action.QUARANTINE_NODE])
+def test_a_node_whose_gpu_cannot_be_used_gets_no_worker_any_more(action: Action) -> None:
+    drive = Drive().run()
+    decisions = drive.tell(device_failed("w2", action))
+    assert [record.fields["node"] for record in only(decisions, Record) if record.kind == "node_quarantined"] == ["n2"]
+    drive.offer_all(7, lost=2)
+    drive.restore_all()
+    assert not only(drive.step(8), Spawn)
+
+
+def test_the_spares_of_a_quarantined_node_get_no_rank() -> None:
+    membership = Membership(Job(rank_nodes=("n0", "n1"), spare_nodes=("n1", "n2")))
+    spawned = only(membership.start(), Spawn)
+    for now, one in enumerate(spawned):
+        membership.handle(WorkerParked(worker=one.worker, address=("127.0.0.1", 1)), float(now))
+    for worker in ("w0", "w1"):
+        membership.handle(Restored(worker=worker, generation=1), 9.0)
+    decisions = membership.handle(device_failed("w1", Action.QUARANTINE_GPU), 10.0)
+    assert {kill.worker for kill in only(decisions, Kill)} == {"w1", "w2"}
+    assert only(decisions, Announce)[0].world.ranks == ("w0", "w3")
+
+
+def test_a_node_with_many_device_errors_is_left_alone_however_harmless_each_looked() -> None:
+    drive = Drive(spares=0).run()
+    for number in (1, 2, 3):
+        boundary = 10 * number
+        decisions = drive.tell(device_failed(drive.membership.ranks[1], Action.RESPAWN))
+        if number == 3:
+            break
+        (spawned,) = only(decisions, Spawn)
+        assert spawned.node == "n1"
+        drive.park(spawned.worker)
+        drive.offer_all(boundary, lost=1)
+        drive.restore_all()
+        drive.step(boundary + 1)
+    (end,) = only(decisions, End)
+    assert "no node can start one; n1: in quarantine after errors of a GPU" in end.reason
+
+
+def test_a_device_error_of_who_has_failed_already_says_nothing_new() -> None:
+    drive = Drive().run()
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    assert drive.tell(device_failed("w2", Action.QUARANTINE_NODE)) == []

@@ -44,6 +44,17 @@ def once(name: str) -> bool:
     return True
 
 
+def device_error(code: int) -> RuntimeError:
+    """As torch 2.13 raises it."""
+    said = {700: "an illegal memory access was encountered", 214: "uncorrectable ECC error encountered"}[code]
+    error = torch.AcceleratorError(
+        f"CUDA error: {said}\nCUDA kernel errors might be asynchronously reported at some other API call, so the "
+        "stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    )
+    error.error_code = code  # type: ignore[attr-defined]  # torch sets it, and its stub does not say so
+    return error
+
+
 def agreed(here: bool) -> bool:
     """Whether any rank says yes; all get the same answer."""
     votes = torch.tensor([float(here)])
@@ -59,6 +70,8 @@ def main() -> None:
         "--step-apart", action="store_true", help="rank 1 is kept before its optimizer, then rank 2 dies"
     )
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
+    parser.add_argument("--device-error-at", type=int, default=-1, help="rank 1 meets an error of its GPU, once")
+    parser.add_argument("--code", type=int, default=700, help="CUDA's code of that error")
     parser.add_argument("--hang-at", type=int, default=-1, help="rank 1 sleeps at this step, once")
     parser.add_argument("--freeze-at", type=int, default=-1, help="rank 1 sleeps with the GIL at this step, once")
     parser.add_argument("--skip-at", type=int, default=-1, help="this step draws a batch and trains on nothing")
@@ -106,6 +119,8 @@ def main() -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 if step.index == options.raise_at and ft.rank == 1:
                     raise ValueError("a deliberate mistake of the script")
+                if step.index == options.device_error_at and ft.rank == 1 and once("device"):
+                    raise device_error(options.code)
                 if step.index == options.hang_at and ft.rank == 1 and once("hang"):
                     time.sleep(600)
                 if step.index == options.freeze_at and ft.rank == 1 and once("freeze"):

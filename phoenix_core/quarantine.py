@@ -1,0 +1,47 @@
+"""Which nodes get no worker any more because of their GPUs.
+
+Of nodes, not of single GPUs: a script chooses its GPU by LOCAL_RANK, so a worker that takes the place of the dead one
+on the same node gets the same GPU. The ranks that still train there go on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable
+from typing import Final
+
+from phoenix_core.protocol import Kill, Record
+from phoenix_core.roster import Member, State
+from phoenix_core.xids import Action
+
+ERRORS_A_NODE: Final = 3
+"""Device errors in the life of a job after which a node is left alone, however harmless each looked."""
+
+
+class Quarantine:
+    def __init__(self) -> None:
+        self.nodes: set[str] = set()
+        self._errors: Counter[str] = Counter()
+
+    def struck(
+        self, node: str, action: Action, members: Iterable[Member], ranked: Container[str]
+    ) -> list[Record | Kill]:
+        """A worker of `node` has reported a device error that asks for `action`; `ranked` are those with a rank.
+
+        Where that quarantines the node, those of its workers that have none are ended: none may get one.
+        """
+        self._errors[node] += 1
+        if node in self.nodes or not (why := self._reason(node, action)):
+            return []
+        self.nodes.add(node)
+        idle = [member for member in members if member.node == node and member.alive and member.worker not in ranked]
+        for member in idle:
+            member.state = State.FAILED
+        told = Record(kind="node_quarantined", fields={"node": node, "reason": why})
+        return [told, *(Kill(worker=member.worker) for member in idle)]
+
+    def _reason(self, node: str, action: Action) -> str:
+        if action in (Action.QUARANTINE_GPU, Action.QUARANTINE_NODE):
+            return "a GPU of it needs a reset" if action is Action.QUARANTINE_GPU else "it needs a restart"
+        errors = self._errors[node]
+        return f"{errors} device errors in this job" if errors >= ERRORS_A_NODE else ""
