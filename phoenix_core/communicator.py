@@ -1,6 +1,6 @@
 """The process-group backend `"phoenix"`: groups whose inside is replaced while their users keep them.
 
-DDP, DeviceMesh and DTensor hold a `PhoenixGroup`; its inner gloo group belongs to one generation. Three states:
+DDP, DeviceMesh and DTensor hold a `PhoenixGroup`; its inner group (see backends.py) is of one generation. Three states:
 formed (collectives reach the peers), local (a spare builds its model: collectives are answered
 at once from this rank's own data), broken (a newer generation was announced: collectives raise).
 """
@@ -12,24 +12,20 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup, HashStore, Store
+from torch._C._distributed_c10d import Store
 
+from phoenix_core import backends
+from phoenix_core.backends import Inner
 from phoenix_core.errors import GenerationSuperseded, PhoenixError
-from phoenix_core.formation import FORMING_TIMEOUT, Formation
-from phoenix_core.sockets import open_sockets, shut_down
+from phoenix_core.formation import Connection, Formation
 from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
-from phoenix_core.work import MESSAGES, BreakableWork
+from phoenix_core.work import MESSAGES
 
 BACKEND: Final = "phoenix"
-DEVICES: Final = ["cpu"]
-COLLECTIVE_TIMEOUT: Final = timedelta(days=365)
-"""Never: a hang is found by the coordinator, and a collective that was let go must not end a second time."""
-
 LET_GO_AFTER_S: Final = 0.25
 """For what has not ended by then although its sockets are shut down (see work.py); nothing writes its tensors."""
 
@@ -42,17 +38,9 @@ _ProcessGroup: Any = dist.ProcessGroup
 
 _DELEGATED: Final = (
     "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_coalesced",
-    "allreduce", "allreduce_coalesced", "alltoall", "barrier", "broadcast", "gather", "recv", "recv_anysource",
+    "allreduce", "allreduce_coalesced", "alltoall", "broadcast", "gather", "recv", "recv_anysource",
     "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "scatter", "send",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Inner:
-    """The inside of a group in one generation, and the kernel sockets that it opened."""
-
-    group: dist.ProcessGroup
-    sockets: set[tuple[int, str]]
 
 
 @dataclass(frozen=True)
@@ -62,14 +50,6 @@ class Aside:
 
     inner: Inner
     rest: str
-
-
-def _inner_group(backend: Any, kind: Any, rank: int, size: int, store: Store) -> dist.ProcessGroup:
-    """A plain ProcessGroup that carries `backend`: what the collectives are handed on to."""
-    inner: dist.ProcessGroup = _ProcessGroup(store, rank, size)
-    inner._set_default_backend(kind)
-    inner._register_backend(torch.device("cpu"), kind, backend)
-    return inner
 
 
 class PhoenixGroup(dist.ProcessGroup):
@@ -115,21 +95,14 @@ class PhoenixGroup(dist.ProcessGroup):
 
         Raises GenerationSuperseded where a newer generation is announced meanwhile, or a member dies.
         """
-        prefix = f"{generation}/{self.logical_name}"
-        store = _c10d.PrefixStore(prefix, self.hub.store_for(generation))
-        options = _c10d.ProcessGroupGloo._Options()
-        options._devices = [_c10d.ProcessGroupGloo.create_device(hostname=self.hub.address)]
-        options._timeout = FORMING_TIMEOUT
-        options._threads = 2
-        before = open_sockets()
-        try:
-            gloo = _c10d.ProcessGroupGloo(store, self._group_rank, self._group_size, options)
-        except RuntimeError as error:
-            raise GenerationSuperseded(f"group {prefix} could not be formed: {error}") from error
-        gloo._set_default_timeout(COLLECTIVE_TIMEOUT)
-        sockets = open_sockets() - before
-        kind = dist.ProcessGroup.BackendType.GLOO
-        return Inner(_inner_group(gloo, kind, self._group_rank, self._group_size, store), sockets)
+        prefix, store = f"{generation}/{self.logical_name}", self.hub.store_for(generation)
+        return backends.formed(
+            lambda part: _c10d.PrefixStore(f"{prefix}/{part}", store),
+            self._group_rank,
+            self._group_size,
+            prefix,
+            self.hub.address,
+        )
 
     def install(self, inner: Inner, generation: int) -> None:
         """From now on collectives go to `inner`, the group's inside in `generation`."""
@@ -140,14 +113,12 @@ class PhoenixGroup(dist.ProcessGroup):
 
     def localise(self) -> None:
         """Answer collectives from this rank's own data until the group is formed."""
-        fake = FakeProcessGroup._create_internal(self._group_rank, self._group_size)
-        store = HashStore()
-        custom = dist.ProcessGroup.BackendType.CUSTOM
-        inner = _inner_group(fake, custom, self._group_rank, self._group_size, store)
         with self._breaking:
-            old, self._inside = self._inside, (-1, Inner(inner, set()))
+            old, self._inside = self._inside, (-1, backends.local(self._group_rank, self._group_size))
         if old is not None and old[0] >= 0:
             count = self.hub.watermark.at_rest(self._stream) if self._usable else None
+            if count is None:
+                old[1].break_off()  # one that began while `break_off` found the group at rest would keep the GPU busy
             self._aside = Aside(old[1], "" if count is None else f"{old[0]}:{count}")
 
     def break_off(self, before: int) -> None:
@@ -160,7 +131,7 @@ class PhoenixGroup(dist.ProcessGroup):
             if inside is None or not 0 <= inside[0] < before or self.hub.watermark.at_rest(self._stream) is not None:
                 return
             self._usable = False
-            shut_down(inside[1].sockets)
+            inside[1].break_off()
 
     def discard_inner(self) -> None:
         """Take every inner group out, for somebody to destroy it off the critical path (40-160 ms)."""
@@ -171,8 +142,8 @@ class PhoenixGroup(dist.ProcessGroup):
             self._retire(inner)
 
     def _retire(self, inner: Inner) -> None:
-        shut_down(inner.sockets)  # what was never waited for would keep its destruction waiting
-        self.hub.retire(inner.group)
+        inner.break_off()  # what was never waited for would keep its destruction waiting
+        self.hub.retire(inner)
 
     # ---------------------------------------------------------------- what torch calls
 
@@ -181,14 +152,18 @@ class PhoenixGroup(dist.ProcessGroup):
         inside = self._inside
         if inside is None or self.hub.superseded():
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
-        work = getattr(inside[1].group, name)(*args, **kwargs)
-        if not self.hub.local:
-            work = BreakableWork(work, name, args[:1])
-            self._usable = self._usable and name not in MESSAGES  # of which nobody knows whether they have come
-        self.hub.watermark.enter(self._stream_of(name, args), work)
+        work, watched = inside[1].run(name, args, kwargs)
+        self._usable = self._usable and name not in MESSAGES  # of which nobody knows whether they have come
+        self.hub.watermark.enter(self._stream_of(name, args), watched)
         if self.hub.superseded():  # since the question above: the group may have been taken for one at rest
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         return work
+
+    def barrier(self, opts: Any = None) -> Any:
+        """A barrier is of processes, not of streams: always by the CPU's part, whatever device torch proposes."""
+        opts = dist.BarrierOptions() if opts is None else opts
+        opts.device, opts.device_ids = torch.device("cpu"), []
+        return self._run("barrier", opts)
 
     def _stream_of(self, name: str, args: tuple[Any, ...]) -> str:
         """`send` and `recv` take (tensors, rank in the group, tag): they concern no other member."""
@@ -197,6 +172,11 @@ class PhoenixGroup(dist.ProcessGroup):
         if name == "recv":
             return stream_of_message(self._ranks[args[1]], self._ranks[self._group_rank])
         return self._stream
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Asked by torch where it chooses a device for objects and barriers."""
+        return [torch.device(device) for device in backends.devices()]
 
     def getBackendName(self) -> str:
         return BACKEND
@@ -251,11 +231,6 @@ for _name in _DELEGATED:
     setattr(PhoenixGroup, _name, _delegate(_name))
 
 
-def is_broken_collective(error: BaseException) -> bool:
-    """Whether torch's bare RuntimeError tells of a gloo connection: it names the source file that raised."""
-    return isinstance(error, RuntimeError) and "gloo/" in str(error)
-
-
 class Hub:
     """All groups of this process and what they share: generation, watermark, and the way to break them."""
 
@@ -274,7 +249,7 @@ class Hub:
         self._announced_at = 0.0
         self._groups: list[weakref.ref[PhoenixGroup]] = []
         self._stores: dict[int, Store] = {}
-        self._retired: list[dist.ProcessGroup] = []
+        self._retired: list[Inner] = []
         self._graves: list[threading.Thread] = []
         self._formations: list[Formation] = []
 
@@ -315,7 +290,12 @@ class Hub:
                     work.let_go()
 
     def verify(self) -> None:
-        """Raises GenerationSuperseded where a collective of this generation was let go."""
+        """Return once every collective has ended that the coming change of the state rests on.
+
+        Raises GenerationSuperseded where one of this generation was let go.
+        """
+        for work in () if self.local else self.watermark.pending():
+            work.until_executed(self.superseded)
         if self.let_go:
             raise GenerationSuperseded(f"{self.let_go} collectives of generation {self.generation} did not end")
 
@@ -337,8 +317,23 @@ class Hub:
         if missing or not begun:
             begun.append(Formation(missing, generation, joining, self.formation_done))
         under_way = [formation for formation in self._formations if not formation.done.is_set()]
+        for formation in self._formations:
+            self._retired += formation.left_over() if formation.done.is_set() and formation not in begun else []
         self._formations = [*under_way, *(formation for formation in begun if formation not in under_way)]
         return begun
+
+    def connect(self, formations: list[Formation]) -> list[Formation]:
+        """With what makes the communicators of a GPU that the calling thread uses, once the groups are formed.
+
+        Not before: a spare that still builds its model has no device. Every rank has one by the time it recovers, or
+        none has, so that nobody waits for a member that never comes.
+        """
+        device, generation = backends.used_device(), formations[0].generation
+        if device is None:
+            return formations
+        last = Connection(formations, generation, device, self.formation_done)
+        self._formations.append(last)
+        return [*formations, last]
 
     def install(self, *formations: Formation) -> None:
         """Leave the local state: collectives reach the peers again."""
@@ -349,7 +344,7 @@ class Hub:
         self.let_go = 0
         self.watermark.reset()
 
-    def retire(self, inner: dist.ProcessGroup) -> None:
+    def retire(self, inner: Inner) -> None:
         self._retired.append(inner)
 
     def bury(self) -> None:
@@ -359,7 +354,7 @@ class Hub:
             del self._stores[old]
         self._graves = [grave for grave in self._graves if grave.is_alive()]
         while dead:
-            self._graves.append(threading.Thread(target=[dead.pop()].clear, name="phoenix-bury", daemon=True))
+            self._graves.append(threading.Thread(target=_end, args=([dead.pop()],), name="phoenix-bury", daemon=True))
             self._graves[-1].start()
 
     def close(self) -> None:
@@ -377,6 +372,11 @@ class Hub:
         self._stores.clear()
 
 
+def _end(coffin: list[Inner]) -> None:
+    """The last reference goes here, in a thread: the destructor of a broken group takes its time."""
+    coffin.pop().end()
+
+
 _hub: Hub | None = None
 
 
@@ -385,7 +385,7 @@ def install(hub: Hub) -> None:
     global _hub
     _hub = hub
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=DEVICES)
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(backends.devices()))
 
 
 def _create(options: Any, _backend_options: Any) -> PhoenixGroup:

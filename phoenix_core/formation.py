@@ -55,11 +55,13 @@ class Formation:
         self.built: list[Built] = []
         self._groups = groups
         self._made: dict[Formable, Any] = {}
+        self._new: list[Any] = []
         self._error: BaseException | None = None
+        self._installed = False
         self.finished_ns = 0
         self.done = threading.Event()
         self._on_done = on_done
-        self._thread = threading.Thread(target=self._build, name=f"phoenix-form-{generation}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"phoenix-form-{generation}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -69,16 +71,22 @@ class Formation:
         script has opened meanwhile, so they are left alone.
         """
         self._thread.join(2 * FORMING_TIMEOUT.total_seconds())
-        self._made.clear()
+        for inner in self.left_over():
+            inner.end()
 
     def _build(self) -> None:
+        for group in self._groups:
+            began = time.monotonic()
+            kept = group.keep_inner(self.generation, self._joining)
+            self._made[group] = group.make_inner(self.generation) if kept is None else kept
+            if kept is None:
+                self._new.append(self._made[group])
+            took = time.monotonic() - began
+            self.built.append(Built(group=group.logical_name[:NAME_LENGTH], kept=kept is not None, seconds=took))
+
+    def _run(self) -> None:
         try:
-            for group in self._groups:
-                began = time.monotonic()
-                kept = group.keep_inner(self.generation, self._joining)
-                self._made[group] = group.make_inner(self.generation) if kept is None else kept
-                took = time.monotonic() - began
-                self.built.append(Built(group=group.logical_name[:NAME_LENGTH], kept=kept is not None, seconds=took))
+            self._build()
         except BaseException as error:
             self._error = error  # whatever it was, nobody may train on what was not formed
         finally:
@@ -89,6 +97,17 @@ class Formation:
     def builds(self, group: Formable) -> bool:
         return group in self._groups
 
+    def new(self) -> list[Any]:
+        """The insides that were built, in order of their groups, without those that were kept; call after `done`."""
+        return list(self._new)
+
+    def left_over(self) -> list[Any]:
+        """Those that were built and never installed; from now on they are the caller's to end."""
+        left = [] if self._installed else self.new()
+        self._made.clear()
+        self._new.clear()
+        return left
+
     def install(self) -> None:
         """Put the new insides in place. Call after `done`; raises what the building raised."""
         if isinstance(self._error, GenerationSuperseded):
@@ -96,8 +115,23 @@ class Formation:
         if self._error is not None:
             raise PeerLost(f"the groups of generation {self.generation} could not be formed: {self._error}")
         assert set(self._made) == set(self._groups)
+        self._installed = True
         for group, inner in self._made.items():
             group.install(inner, self.generation)
+
+
+class Connection(Formation):
+    """After `before`: reach the peers on `device` too, by the groups that were built there."""
+
+    def __init__(self, before: Sequence[Formation], generation: int, device: Any, on_done: Callable[[], None]) -> None:
+        self._before, self._device = tuple(before), device
+        super().__init__([], generation, (), on_done)
+
+    def _build(self) -> None:
+        for formation in self._before:
+            formation.done.wait()
+            for inner in formation.new():
+                inner.connect(self._device)
 
 
 def report(formations: Sequence[Formation]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from phoenix_core.advice import shortened
-from phoenix_core.communicator import is_broken_collective
+from phoenix_core.backends import is_broken_collective
 from phoenix_core.device_errors import of_exception
 from phoenix_core.errors import GenerationSuperseded
 
@@ -35,7 +35,7 @@ def last_words(error: BaseException) -> tuple[str, dict[str, object]]:
     text = shortened(f"{type(error).__name__}: {error}")
     if (device := of_exception(error)) is not None:
         facts = {"code": device.code, "xids": list(device.xids), "action": str(device.action)}
-        return "device_failed", {"error": text, **facts}
+        return "device_failed", {"error": text.partition("\n")[0], **facts}
     if isinstance(error, GenerationSuperseded) or is_broken_collective(error):
         text += " (a failure elsewhere broke a collective outside of `with step`; only those inside are healed)"
     return "script_failed", {"error": text}

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from phoenix_core import ddp, fsdp, lastwords
+from phoenix_core import backends, ddp, fsdp, lastwords
 from phoenix_core.advice import LATE_COLLECTIVE, say_once
 from phoenix_core.communicator import BACKEND, Hub, install
 from phoenix_core.control import Control
@@ -244,7 +244,7 @@ class Rank:
         assert exchange is not None and self._control is not None
         self._send_offer(generation)
         early, self._early = self._early, None
-        formations = self.hub.form(generation, call.joining, early)
+        formations = self.hub.connect(self.hub.form(generation, call.joining, early))
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
         source, moved = "live", 0
         layouts, start = exchange.own()
@@ -292,6 +292,7 @@ class Rank:
         self._early = None
         assert self._exchange is not None
         self.hub.localise()
+        backends.settle()
         self.gate.settle()
         fsdp.reset(self.protected.modules().values())
         if self.live is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from phoenix_core import device_errors
-from phoenix_core.communicator import is_broken_collective
+from phoenix_core.backends import is_broken_collective
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
 from phoenix_core.inbox import Inbox
 from phoenix_core.recovery import Rank

@@ -1,4 +1,4 @@
-"""What torch gets for a collective in flight: a Work whose end does not depend on gloo noticing its sockets.
+"""Collectives in flight: for gloo a Work whose end does not depend on gloo noticing its sockets, for NCCL a view.
 
 gloo tells whoever waits for a transfer that its connection broke, unless the transfer is in the middle of its bytes:
 that one is on none of the lists that gloo's `Pair::signalException` goes through, and waits for its timeout. So every
@@ -8,6 +8,8 @@ wait is for the future of gloo's Work, which somebody else can complete.
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -23,6 +25,7 @@ _Work: Any = dist.distributed_c10d.Work
 MESSAGES: Final = frozenset(("send", "recv", "recv_anysource"))
 WITHOUT_FUTURE: Final = MESSAGES | {"reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"}
 """Those for which gloo has none: a part of their work is done by who waits for them."""
+DEVICE_POLL_S: Final = 50e-6
 
 
 class BreakableWork(_Work):  # type: ignore[misc]  # torch's stub has no constructor for it
@@ -43,6 +46,9 @@ class BreakableWork(_Work):  # type: ignore[misc]  # torch's stub has no constru
         self._let_go = True
         with suppress(RuntimeError):  # it has ended meanwhile
             self._future.set_result(tensors_in(self._outputs))
+
+    def until_executed(self, superseded: Callable[[], bool]) -> None:
+        """Nothing: whoever uses its tensors has waited for it."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return once it has ended. Raises GenerationSuperseded where it was let go, RuntimeError where it broke."""
@@ -73,6 +79,38 @@ class BreakableWork(_Work):  # type: ignore[misc]  # torch's stub has no constru
 
     def _source_rank(self) -> int:
         return int(self._inner._source_rank())
+
+
+class DeviceWork:
+    """What the runtime asks of a collective on a GPU; torch itself gets NCCL's own Work.
+
+    Waiting for that one only makes the stream wait. So the processor may be far ahead: a step's optimizer must not be
+    asked of the GPU before its reductions are known to have ended well, since nobody could take it back.
+    """
+
+    def __init__(self, inner: Any, name: str) -> None:
+        self._inner, self._name = inner, name
+        self._let_go = False
+
+    def let_go(self) -> None:
+        """Nobody asks for it any more: the abort of its communicator ends it, or nothing does."""
+        self._let_go = True
+
+    def is_completed(self) -> bool:
+        try:
+            return self._let_go or bool(self._inner.is_completed())
+        except RuntimeError:
+            return True  # the device failed: nothing more comes of it, and the training thread meets the error itself
+
+    def until_executed(self, superseded: Callable[[], bool]) -> None:
+        """Return once the GPU has executed it. Raises GenerationSuperseded where an abort may have ended it, and what
+        torch raises of the device."""
+        while self._name not in MESSAGES and not self._inner.is_completed():
+            if superseded():
+                break
+            time.sleep(DEVICE_POLL_S)
+        if superseded():
+            raise GenerationSuperseded(f"{self._name} was left: its generation is superseded")
 
 
 def _awaited(inner: Any) -> Future[Any]:
