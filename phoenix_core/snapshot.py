@@ -7,7 +7,6 @@ position, buffers that the forward pass changed) is a rank's own: it goes to a h
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import pickle
 import random
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from phoenix_core import ddp, fsdp
 from phoenix_core.errors import SnapshotUnavailable, UsageError
 from phoenix_core.packing import memory_of, pack
+from phoenix_core.pipeline import ScheduleState, is_schedule, stages_alive
 
 ALWAYS_SENT_BYTES: Final = 64 * 1024
 """Buffers up to this size go into the small state unseen; larger ones only once they differ from the start."""
@@ -31,18 +31,13 @@ Key = tuple[str, ...]
 
 def _is_replicated(value: object) -> bool:
     scheduler = torch.optim.lr_scheduler.LRScheduler | torch.optim.lr_scheduler.ReduceLROnPlateau
-    return isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | scheduler)
+    others = torch.amp.GradScaler | ScheduleState
+    return isinstance(value, torch.nn.Module | torch.optim.Optimizer | others | scheduler)
 
 
 def _is_zero(value: object) -> bool:
     """A ZeroRedundancyOptimizer, whose module a job that uses none does not import."""
     return type(value).__name__ == "ZeroRedundancyOptimizer"
-
-
-def _uses_pipeline() -> bool:
-    """Whether a pipeline's stage is alive, whoever holds it; a job that uses none does not pay for the import."""
-    module: Any = sys.modules.get("torch.distributed.pipelining.stage")
-    return module is not None and any(isinstance(found, module._PipelineStageBase) for found in gc.get_objects())
 
 
 @dataclass
@@ -54,7 +49,8 @@ class Protected:
 
     def add(self, objects: Mapping[str, Any]) -> None:
         """Raises UsageError for an object that can be neither saved nor restored."""
-        for name, value in objects.items():
+        for name, given in objects.items():
+            value = ScheduleState(given) if is_schedule(given) else given
             if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise UsageError(
                     f"protect({name}=...): a {type(value).__name__} has no state_dict() and load_state_dict(); "
@@ -116,13 +112,16 @@ class Protected:
             raise UsageError(
                 "steps(): no module is protected; call protect(model=..., optimizer=..., ...) before the loop"
             )
-        if world_size > 1 and _uses_pipeline():
-            raise UsageError("steps(): pipelines of torch.distributed.pipelining cannot be healed yet")
+        scheduled = any(isinstance(value, ScheduleState) for value in self.objects.values())
+        if world_size > 1 and not scheduled and stages_alive():
+            raise UsageError(
+                "steps(): there is a pipeline's stage, but its schedule is not protected; call protect(schedule=...)"
+            )
         known = {id(parameter) for parameter in self.parameters()}
         for name, optimizer in self.optimizers().items():
             if any(id(parameter) not in known for _, parameter in _numbered(optimizer)):
                 raise UsageError(f"protect({name}=...): it changes parameters of a module that is not protected")
-        if world_size > 1 and not self.ddp_modules() and not self.sharded:
+        if world_size > 1 and not self.ddp_modules() and not self.sharded and not scheduled:
             raise UsageError(
                 "protect(): no module is a DistributedDataParallel or sharded by fully_shard(); hand over the wrapped "
                 "model, not the one inside it"

@@ -11,6 +11,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -45,6 +46,19 @@ class Job:
 
     step: Callable[[phoenix.Step], None]
     protected: dict[str, Any] = field(default_factory=dict)
+
+
+class Draws:
+    """A generator of batches as state to protect."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.generator.set_state(state["generator"])
 
 
 def blocks(count: int = 4, **options: Any) -> torch.nn.Sequential:
@@ -176,9 +190,43 @@ def zero(_: phoenix.Session) -> Job:
     return simple(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3))
 
 
+def _pipeline(ft: phoenix.Session, kind: type[ScheduleGPipe | Schedule1F1B]) -> Job:
+    """Two stages, each on two data-parallel ranks; a rank of the first stage records its gradients' norm."""
+    mesh = init_device_mesh("cpu", (2, ft.world_size // 2), mesh_dim_names=("stage", "data"))
+    stages, index = blocks(), mesh["stage"].get_local_rank()
+    model = DistributedDataParallel(stages[2 * index : 2 * index + 2], process_group=mesh["data"].get_group())
+    stage = PipelineStage(model, index, 2, torch.device("cpu"), group=mesh["stage"].get_group())
+    schedule = kind(stage, n_microbatches=4, loss_fn=error)
+    optimizer = adam(model)
+    draw = torch.Generator().manual_seed(1000 + mesh["data"].get_local_rank())  # both stages see the same batch
+    data = Draws(draw)
+
+    def step(current: phoenix.Step) -> None:
+        batch = torch.randn(BATCH, WIDTH, generator=draw)
+        losses: list[torch.Tensor] = []
+        if index == 0:
+            schedule.step(batch)
+        else:
+            schedule.step(target=target(batch), losses=losses)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        current.record(loss=sum(loss.item() for loss in losses) if losses else norm.item())
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Job(step, {"model": model, "optimizer": optimizer, "schedule": schedule, "data": data})
+
+
+def gpipe(ft: phoenix.Session) -> Job:
+    return _pipeline(ft, ScheduleGPipe)
+
+
+def pipeline(ft: phoenix.Session) -> Job:
+    return _pipeline(ft, Schedule1F1B)
+
+
 LAYOUTS: dict[str, Callable[[phoenix.Session], Job]] = {
     layout.__name__: layout
-    for layout in (ddp, buffers, accumulation, recompute, compiled, fsdp, bf16, hsdp, tensor, zero)
+    for layout in (ddp, buffers, accumulation, recompute, compiled, fsdp, bf16, hsdp, tensor, zero, gpipe, pipeline)
 }
 ALIKE = ("tensor",)
 """Layouts in which several ranks draw the same numbers: they seed themselves."""
