@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -24,7 +24,17 @@ def on_backward(modules: Iterable[torch.nn.Module], callback: Callable[[torch.Te
                 tensor.register_hook(callback)
 
     for module in modules:
-        module.register_forward_hook(watch)
+        for called in _called(module):
+            called.register_forward_hook(watch)
+
+
+def _called(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The module; of a list or a dictionary of modules, which is never called itself, those inside."""
+    if isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict):
+        for child in module.children():
+            yield from _called(child)
+    else:
+        yield module
 
 
 def let_signals_in(parameters: Iterable[torch.nn.Parameter]) -> None:

@@ -18,10 +18,10 @@ from typing import Any, Final
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from phoenix_core import ddp, fsdp
+from phoenix_core import ddp, fsdp, pipeline
 from phoenix_core.errors import SnapshotUnavailable, UsageError
 from phoenix_core.packing import memory_of, pack
-from phoenix_core.pipeline import ScheduleState, is_schedule, stages_alive
+from phoenix_core.pipeline import ScheduleState
 
 ALWAYS_SENT_BYTES: Final = 64 * 1024
 """Buffers up to this size go into the small state unseen; larger ones only once they differ from the start."""
@@ -50,7 +50,7 @@ class Protected:
     def add(self, objects: Mapping[str, Any]) -> None:
         """Raises UsageError for an object that can be neither saved nor restored."""
         for name, given in objects.items():
-            value = ScheduleState(given) if is_schedule(given) else given
+            value = ScheduleState(given) if pipeline.is_schedule(given) else given
             if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise UsageError(
                     f"protect({name}=...): a {type(value).__name__} has no state_dict() and load_state_dict(); "
@@ -112,16 +112,14 @@ class Protected:
             raise UsageError(
                 "steps(): no module is protected; call protect(model=..., optimizer=..., ...) before the loop"
             )
-        scheduled = any(isinstance(value, ScheduleState) for value in self.objects.values())
-        if world_size > 1 and not scheduled and stages_alive():
-            raise UsageError(
-                "steps(): there is a pipeline's stage, but its schedule is not protected; call protect(schedule=...)"
-            )
+        schedules = [value for value in self.objects.values() if isinstance(value, ScheduleState)]
+        if world_size > 1:
+            pipeline.check(schedules)
         known = {id(parameter) for parameter in self.parameters()}
         for name, optimizer in self.optimizers().items():
             if any(id(parameter) not in known for _, parameter in _numbered(optimizer)):
                 raise UsageError(f"protect({name}=...): it changes parameters of a module that is not protected")
-        if world_size > 1 and not self.ddp_modules() and not self.sharded and not scheduled:
+        if world_size > 1 and not self.ddp_modules() and not self.sharded and not schedules:
             raise UsageError(
                 "protect(): no module is a DistributedDataParallel or sharded by fully_shard(); hand over the wrapped "
                 "model, not the one inside it"

@@ -21,7 +21,7 @@ STRUCK_AT = 8
 STEPS = STRUCK_AT + 22
 
 INSTANTS = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send", "between")
-OWN_STATE = ("fsdp", "bf16", "hsdp", "tensor", "zero", "gpipe", "pipeline")
+OWN_STATE = ("fsdp", "bf16", "hsdp", "tensor", "zero", "pipeline", "gpipe", "interleaved")
 """Layouts in which ranks keep whole snapshots: the others never enter the last two phases."""
 QUICK = {
     ("fsdp", "backward"),

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -20,6 +20,7 @@ import phoenix_core as phoenix
 
 WIDTH = 64
 BATCH = 8
+MICROBATCHES = 4
 
 
 class Block(torch.nn.Module):
@@ -190,43 +191,71 @@ def zero(_: phoenix.Session) -> Job:
     return simple(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3))
 
 
-def _pipeline(ft: phoenix.Session, kind: type[ScheduleGPipe | Schedule1F1B]) -> Job:
-    """Two stages, each on two data-parallel ranks; a rank of the first stage records its gradients' norm."""
-    mesh = init_device_mesh("cpu", (2, ft.world_size // 2), mesh_dim_names=("stage", "data"))
-    stages, index = blocks(), mesh["stage"].get_local_rank()
-    model = DistributedDataParallel(stages[2 * index : 2 * index + 2], process_group=mesh["data"].get_group())
-    stage = PipelineStage(model, index, 2, torch.device("cpu"), group=mesh["stage"].get_group())
-    schedule = kind(stage, n_microbatches=4, loss_fn=error)
-    optimizer = adam(model)
-    draw = torch.Generator().manual_seed(1000 + mesh["data"].get_local_rank())  # both stages see the same batch
-    data = Draws(draw)
+def _pipeline(ft: phoenix.Session, kind: Callable[..., Any], parts: int = 1, *, known: bool = False) -> Job:
+    """Two pipeline ranks with `parts` stages each, two data-parallel ranks for each of them.
+
+    `known`: they are told the shapes of what they receive, which torch 2.13 itself fails to find out where all
+    backward passes of a DDP stage come after its forward passes. A rank without the last stage records the norm of its
+    gradients.
+    """
+    mesh = init_device_mesh("cpu", (2, ft.world_size // 2), mesh_dim_names=("pipeline", "data"))
+    model, count = blocks(), 2 * parts
+    chosen = range(mesh["pipeline"].get_local_rank(), count, 2)
+    shape = torch.empty(BATCH // MICROBATCHES, WIDTH, requires_grad=True) if known else None
+    group, stages = mesh["pipeline"].get_group(), []
+    for index in chosen:
+        part = model[4 // count * index : 4 // count * (index + 1)]
+        wrapped = DistributedDataParallel(part, process_group=mesh["data"].get_group())
+        cpu = torch.device("cpu")
+        stages.append(PipelineStage(wrapped, index, count, cpu, group=group, input_args=shape, output_args=shape))
+    schedule = kind(stages if parts > 1 else stages[0], n_microbatches=MICROBATCHES, loss_fn=error)
+    own = torch.nn.ModuleList([stage.submod for stage in stages])
+    optimizer = adam(own)
+    draw = torch.Generator().manual_seed(1000 + mesh["data"].get_local_rank())  # all stages see the same batch
 
     def step(current: phoenix.Step) -> None:
         batch = torch.randn(BATCH, WIDTH, generator=draw)
         losses: list[torch.Tensor] = []
-        if index == 0:
-            schedule.step(batch)
-        else:
-            schedule.step(target=target(batch), losses=losses)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        last = {"target": target(batch), "losses": losses} if chosen[-1] == count - 1 else {}
+        schedule.step(*([batch] if chosen[0] == 0 else []), **last)
+        norm = torch.nn.utils.clip_grad_norm_(own.parameters(), 1.0)
         current.record(loss=sum(loss.item() for loss in losses) if losses else norm.item())
         optimizer.step()
         optimizer.zero_grad()
 
-    return Job(step, {"model": model, "optimizer": optimizer, "schedule": schedule, "data": data})
-
-
-def gpipe(ft: phoenix.Session) -> Job:
-    return _pipeline(ft, ScheduleGPipe)
+    return Job(step, {"model": own, "optimizer": optimizer, "schedule": schedule, "data": Draws(draw)})
 
 
 def pipeline(ft: phoenix.Session) -> Job:
     return _pipeline(ft, Schedule1F1B)
 
 
+def gpipe(ft: phoenix.Session) -> Job:
+    return _pipeline(ft, ScheduleGPipe, known=True)
+
+
+def interleaved(ft: phoenix.Session) -> Job:
+    """Two stages on each rank."""
+    return _pipeline(ft, ScheduleInterleaved1F1B, parts=2, known=True)
+
+
 LAYOUTS: dict[str, Callable[[phoenix.Session], Job]] = {
     layout.__name__: layout
-    for layout in (ddp, buffers, accumulation, recompute, compiled, fsdp, bf16, hsdp, tensor, zero, gpipe, pipeline)
+    for layout in (
+        ddp,
+        buffers,
+        accumulation,
+        recompute,
+        compiled,
+        fsdp,
+        bf16,
+        hsdp,
+        tensor,
+        zero,
+        pipeline,
+        gpipe,
+        interleaved,
+    )
 }
 ALIKE = ("tensor",)
 """Layouts in which several ranks draw the same numbers: they seed themselves."""
