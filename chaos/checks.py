@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from chaos.evidence import Evidence, steps_committed
+from chaos.kinds import FAULT_KINDS, Scope
 from chaos.recoveries import FaultOutcome, phase_hit
 from chaos.twin import final_digests, twin
 from chaos.verdict import CheckResult, Verdict, count, failed, passed, unknown
@@ -43,6 +44,8 @@ def fired(evidence: Evidence) -> CheckResult:
             fault, kind = receipt.data.get("fault"), receipt.data.get("kind")
             claim = f"the receipt says {kind} of {receipt.worker}"
             return failed(f"{fault}: {claim}, but it reported {sign.kind} {late_s:.1f} s later")
+    if stays := _not_healed(evidence.run.events):
+        return failed(stays)
     for planned in evidence.asked:
         if planned.id in receipts:
             continue
@@ -69,7 +72,22 @@ def _other_phase(receipt: Event, events: Sequence[Event]) -> str:
     return f"{receipt.data.get('fault')} was meant for {meant}, but hit {receipt.worker} in {where}: it came too late"
 
 
+def _not_healed(events: Sequence[Event]) -> str:
+    """A network fault that was taken back, but of which the probe says that it is still there."""
+    for event in events:
+        if event.kind == "fault_reverted" and _scope(event) is Scope.NETWORK and event.data.get("alive") is not True:
+            return f"{event.data.get('fault')}: taken back, but not seen to be healed: {event.data.get('proof')}"
+    return ""
+
+
+def _scope(event: Event) -> Scope:
+    kind = FAULT_KINDS.get(str(event.data.get("kind")))
+    return Scope.PROCESS if kind is None else kind.scope
+
+
 def _sign_of_life_after(receipt: Event, events: Sequence[Event]) -> Event | None:
+    if _scope(receipt) is not Scope.PROCESS:
+        return None  # whose network is cut goes on to live, and may say so
     until = next(
         (e.at for e in events if e.kind == "fault_reverted" and e.data.get("fault") == receipt.data.get("fault")), None
     )

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from chaos.errors import TargetGone
 from chaos.faults import PlannedFault
 from chaos.injectors import INJECTORS, Active, Injector
+from chaos.kinds import Scope, fault_kind
 from chaos.launch import Ended, Launch
 from chaos.record import PartDirectory
 from chaos.requests import CancelRequest, FaultRequest, RefusedRequest, Request, RequestTail, RevertRequest
@@ -92,8 +93,8 @@ class Faults:
         for due in self.schedule.tick(now):
             self._apply(due)
         for name, active in list(self._active.items()):
-            if now >= _until(active):
-                self.revert(name, "its time to live is over")
+            if reason := active.over or ("its time to live is over" if now >= _until(active) else ""):
+                self.revert(name, reason)
 
     @property
     def next_time(self) -> int | None:
@@ -130,6 +131,7 @@ class Faults:
             fault=fault,
             kind=injection.kind,
             alive=reverted.alive,
+            proof=dict(reverted.proof),
             reason=reason,
         )
 
@@ -157,7 +159,7 @@ class Faults:
 
     def _forget(self, worker: str | None) -> None:
         for fault, active in list(self._active.items()):
-            if active.injection.worker == worker:
+            if active.injection.worker == worker and fault_kind(active.injection.kind).scope is Scope.PROCESS:
                 self.revert(fault, "the process has ended")
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
-from chaos.errors import InvalidFault, UnknownFaultKind
+from chaos.cluster.shapes import LEAST_NODES
+from chaos.errors import InvalidFault
+from chaos.kinds import TARGETS, TRIGGERS, FaultKind, Fidelity, Scope, fault_kind
 from chaos.schema import violations, with_defaults
 from phoenix_core.events import Event
 
@@ -23,13 +24,6 @@ TRAINING_PHASES: Final = ("forward", "backward", "gradient_sync", "optimizer", "
 MOST_SECONDS: Final = 10_000_000
 
 Json = Mapping[str, object]
-
-
-class Fidelity(StrEnum):
-    """How real a fault is; always written on the receipt."""
-
-    REAL = "real"
-    EMULATED = "emulated"
 
 
 # --- who -------------------------------------------------------------------------------------------------------------
@@ -62,7 +56,6 @@ class Spare:
 
 
 Target = Rank | RandomRank | Spare
-TARGETS: Final = ("rank", "random_rank", "spare")
 
 # --- when ------------------------------------------------------------------------------------------------------------
 
@@ -109,73 +102,8 @@ class OnPhase:
 
 
 Trigger = Now | AtStep | AfterSeconds | OnPhase
-TRIGGERS: Final = ("now", "at_step", "after_s", "phase")
 
-# --- what ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultKind:
-    """One kind of fault as users see it. `lasting`: it goes on until reverted, at the latest after `ttl_s`."""
-
-    kind: str
-    title: str
-    description: str
-    lasting: bool
-    fidelity: Fidelity
-    params_schema: Json
-    targets: tuple[str, ...] = TARGETS
-    triggers: tuple[str, ...] = TRIGGERS
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "title": self.title,
-            "description": self.description,
-            "lasting": self.lasting,
-            "fidelity": self.fidelity.value,
-            "params_schema": dict(self.params_schema),
-            "targets": list(self.targets),
-            "triggers": list(self.triggers),
-        }
-
-
-def _params(**properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-PROCESS_KILL: Final = FaultKind(
-    kind="process_kill",
-    title="Kill process",
-    description="SIGKILL: the process ends at once, without a chance to say so.",
-    lasting=False,
-    fidelity=Fidelity.REAL,
-    params_schema=_params(),
-)
-PROCESS_STOP: Final = FaultKind(
-    kind="process_stop",
-    title="Freeze process",
-    description="SIGSTOP: the process stays, but does nothing more (a hang). SIGCONT on revert, if it still lives.",
-    lasting=True,
-    fidelity=Fidelity.REAL,
-    params_schema=_params(
-        ttl_s={
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "maximum": 3600,
-            "default": 60,
-            "title": "Seconds until it is resumed",
-        }
-    ),
-)
-FAULT_KINDS: Final[Mapping[str, FaultKind]] = {kind.kind: kind for kind in (PROCESS_KILL, PROCESS_STOP)}
-
-
-def fault_kind(kind: str) -> FaultKind:
-    """Raises UnknownFaultKind, naming those that exist."""
-    if kind not in FAULT_KINDS:
-        raise UnknownFaultKind(f"unknown fault kind {kind!r}; there are: {', '.join(FAULT_KINDS)}", field="kind")
-    return FAULT_KINDS[kind]
+# --- both ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,13 +147,20 @@ class PlannedFault:
             reason=str(data.get("reason") or ""),
         )
 
-    def check_cluster(self, *, world_size: int, spares: int) -> None:
-        """Raises InvalidFault where the target cannot exist in a cluster of this shape."""
+    def check_cluster(self, *, nodes: int, world_size: int, spares: int, isolated: bool) -> None:
+        """Raises InvalidFault where it cannot happen in a cluster of this shape (`nodes`: those of spares too)."""
         if isinstance(self.target, Rank) and self.target.rank >= world_size:
             highest = world_size - 1
             raise InvalidFault(f"rank {self.target.rank} does not exist: ranks are 0..{highest}", field="target.rank")
         if isinstance(self.target, Spare) and spares == 0:
             raise InvalidFault("the cluster has no spare: set cluster.spares, or choose a rank", field="target.spare")
+        if fault_kind(self.kind).scope is Scope.NETWORK and not isolated:
+            need = f"{self.kind} needs nodes with a network of their own: set cluster.isolation to namespaces"
+            raise InvalidFault(need, field="kind")
+        least = LEAST_NODES.get(str(self.params.get("shape")), 2) if "shape" in self.params else 1
+        if nodes < least:
+            shape = self.params["shape"]
+            raise InvalidFault(f"{shape} needs {least} nodes or more, there are {nodes}", field="params.shape")
 
     def check_phases(self, workload: str, phases: Sequence[str]) -> None:
         """Raises InvalidFault where the trigger waits for a phase that this workload never enters."""
@@ -236,7 +171,10 @@ class PlannedFault:
 
 @dataclass(frozen=True, kw_only=True)
 class Injection:
-    """The receipt: who was hit (held `rank` then), when (monotonic ns, taken before the act), how real."""
+    """The receipt: who was hit (held `rank` then), when (monotonic ns, taken before the act), how real.
+
+    `proof` is what was seen of a fault that shows on nobody's process: packets that passed before and no longer.
+    """
 
     fault: str
     kind: str
@@ -248,6 +186,7 @@ class Injection:
     fidelity: Fidelity
     trigger: Json
     params: Json = field(default_factory=dict)
+    proof: Json = field(default_factory=dict)
 
     def event_fields(self) -> dict[str, object]:
         """What `EventWriter.emit("fault_injected", ...)` takes."""
@@ -262,13 +201,14 @@ class Injection:
             "fidelity": self.fidelity.value,
             "trigger": dict(self.trigger),
             "params": dict(self.params),
+            "proof": dict(self.proof),
         }
 
     @staticmethod
     def from_event(event: Event) -> Injection:
         """The receipt that a `fault_injected` event carries."""
         data = event.data
-        trigger, params = data.get("trigger"), data.get("params")
+        trigger, params, proof = data.get("trigger"), data.get("params"), data.get("proof")
         return Injection(
             fault=str(data["fault"]),
             kind=str(data["kind"]),
@@ -280,6 +220,7 @@ class Injection:
             fidelity=Fidelity(str(data["fidelity"])),
             trigger=trigger if isinstance(trigger, Mapping) else {},
             params=params if isinstance(params, Mapping) else {},
+            proof=proof if isinstance(proof, Mapping) else {},
         )
 
 

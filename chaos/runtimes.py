@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from chaos.cluster.abilities import abilities
+from chaos.cluster.layout import NETWORK_FILE
 from chaos.errors import InvalidScenario
 from chaos.files import check_files
 from chaos.record import PartDirectory
@@ -60,8 +62,16 @@ class PhoenixRuntime:
             "--spares": cluster.spares,
             "--run-dir": job.directory.path,
         }
+        if not cluster.isolated:
+            return Command(argv=self._run(flags, job))
+        file, count = job.directory.path / NETWORK_FILE, cluster.nodes + cluster.spares
+        nodes = ",".join(f"n{index}" for index in range(count))
+        build = (sys.executable, "-m", "chaos.cluster.build", "--nodes", nodes, "--file", str(file), "--")
+        return Command(argv=(*build, *self._run({**flags, "--hosts": file}, job)))
+
+    def _run(self, flags: Mapping[str, object], job: Job) -> tuple[str, ...]:
         shape = [str(part) for flag in flags.items() for part in flag]
-        return Command(argv=(sys.executable, "-m", "phoenix_core", "run", *shape, *job.workload))
+        return (sys.executable, "-m", "phoenix_core", "run", *shape, *job.workload)
 
 
 RUNTIMES: Final[Mapping[str, Runtime]] = {runtime.name: runtime for runtime in (PhoenixRuntime(),)}
@@ -77,11 +87,16 @@ def find_runtime(name: str, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runti
 def runtime_for(scenario: Scenario, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runtime:
     """The runtime of a scenario that can be run here.
 
-    Raises InvalidScenario for a runtime that nobody knows and for a data file that cannot be trained on, so that such a
-    scenario is refused before anything is started.
+    Raises InvalidScenario for a runtime that nobody knows, for a data file that cannot be trained on, and for isolated
+    nodes where this machine refuses them, so that such a scenario is refused before anything is started.
     """
     runtime = find_runtime(scenario.runtime, runtimes)
     check_files(scenario.job, scenario.options)
+    if scenario.cluster.isolated and (trouble := abilities().isolation):
+        raise InvalidScenario(trouble, field="cluster.isolation")
+    for index, fault in enumerate(scenario.faults if scenario.cluster.isolated else ()):
+        if trouble := abilities().trouble(fault.kind):
+            raise InvalidScenario(trouble, field=f"faults[{index}].kind")
     return runtime
 
 

@@ -13,28 +13,44 @@ from pathlib import Path
 from typing import Final
 
 from chaos.errors import InvalidFault, InvalidScenario
-from chaos.faults import FAULT_KINDS, MOST_SECONDS, TRAINING_PHASES, PlannedFault
+from chaos.faults import MOST_SECONDS, TRAINING_PHASES, PlannedFault
+from chaos.kinds import FAULT_KINDS
 from chaos.located import MOST_CHARACTERS, Located, parse_located
 from chaos.schema import violations
 from chaos.workloads import WORKLOADS, Workload, workload
 
+ISOLATIONS: Final = ("none", "namespaces")
 CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Shape of the job: `nodes * ranks_per_node` ranks, and spares on nodes of their own."""
+    """Shape of the job: `nodes * ranks_per_node` ranks, and spares on nodes of their own.
+
+    `isolation`: "none" (all nodes share the machine's network) or "namespaces" (each node is a host of its own to it).
+    """
 
     nodes: int = 4
     ranks_per_node: int = 1
     spares: int = 1
+    isolation: str = "none"
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
 
-    def to_json(self) -> dict[str, int]:
-        return {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node, "spares": self.spares}
+    @property
+    def isolated(self) -> bool:
+        return self.isolation != "none"
+
+    def check(self, fault: PlannedFault) -> None:
+        """Raises InvalidFault where the fault cannot happen in this cluster."""
+        nodes = self.nodes + self.spares
+        fault.check_cluster(nodes=nodes, world_size=self.world_size, spares=self.spares, isolated=self.isolated)
+
+    def to_json(self) -> dict[str, object]:
+        shape = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node, "spares": self.spares}
+        return {**shape, "isolation": self.isolation}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +82,7 @@ class Scenario:
 
     def _check_fault(self, fault: PlannedFault, where: str) -> None:
         try:
-            fault.check_cluster(world_size=self.cluster.world_size, spares=self.cluster.spares)
+            self.cluster.check(fault)
             fault.check_phases(self.workload, self.job.phases)
         except InvalidFault as error:
             raise InvalidScenario(error.reason, field=f"{where}.{error.field}") from error
@@ -158,6 +174,7 @@ def scenario_schema() -> dict[str, object]:
                     "nodes": {**count, "default": 4},
                     "ranks_per_node": {**count, "default": 1},
                     "spares": {"type": "integer", "minimum": 0, "maximum": 1024, "default": 1},
+                    "isolation": {"enum": list(ISOLATIONS), "default": "none"},
                 },
             },
             "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0},

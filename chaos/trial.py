@@ -26,10 +26,14 @@ from pathlib import Path
 from typing import Final
 
 from chaos.checks import judge_recovery, run_checks
+from chaos.cluster.client import HandClient
+from chaos.cluster.layout import NETWORK_FILE
 from chaos.conductor import Conductor, Faults, Outcome, PartEnd, SelfPipe, Stop
 from chaos.errors import ChaosError, TrialError
 from chaos.evidence import Evidence, PartRecord, steps_committed
 from chaos.failures import LAUNCHER_LOG, explain
+from chaos.injectors import INJECTORS, Injector
+from chaos.injectors.network import network_injectors
 from chaos.launch import GRACE_S, Launch
 from chaos.leaks import LeakReport, find_leaks, shared_memory
 from chaos.record import Part, PartDirectory, Result, TrialDirectory, utc_now
@@ -109,12 +113,19 @@ class _Trial:
         except OSError as error:
             raise TrialError(f"cannot write {self._directory.run.events}: {error.strerror}") from error
         try:
-            return self._parts(writer, Faults(self._scenario, writer))
+            with contextlib.ExitStack() as stack:
+                return self._parts(writer, Faults(self._scenario, writer, self._injectors(stack)))
         except OSError as error:
             # A full disk, most likely. What was started has been ended on the way here; there is nothing to judge.
             return self._unjudged(f"the trial could not record what it did: {error.strerror or error}")
         finally:
             writer.close()
+
+    def _injectors(self, stack: contextlib.ExitStack) -> Mapping[str, Injector]:
+        if not self._scenario.cluster.isolated:
+            return INJECTORS
+        hand = stack.enter_context(HandClient(self._directory.run.path / NETWORK_FILE))
+        return {**INJECTORS, **network_injectors(hand)}
 
     def _parts(self, writer: EventWriter, faults: Faults) -> Result:
         self._enter(writer, Part.RUN)

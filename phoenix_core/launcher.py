@@ -24,10 +24,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from phoenix_core.checkpoint import newest, set_aside
+from phoenix_core.errors import UsageError
+from phoenix_core.hosts import Hosts
 from phoenix_core.settings import CheckpointSettings, Detection
 from phoenix_core.wire import COORDINATOR_EVENTS, die_with_parent
 
-LOOPBACK = "127.0.0.1"
 POLL_S = 0.2
 WORKER_BYTES = 64 << 20
 """What a worker that only imported torch shares with no other process, rounded down."""
@@ -68,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
         help="steps between two checkpoints (default 100); one more is written at the end")  # fmt: skip
     add("--checkpoint-keep", "--checkpoint_keep", type=int, metavar="K",
         help="complete checkpoints that are kept (default 2)")  # fmt: skip
+    add("--hosts", type=Path, metavar="FILE",
+        help="a JSON file that says at which address each node is reached and by which command its agent is started "
+        "there (default: all on 127.0.0.1)")  # fmt: skip
     add("--standalone", action="store_true", help="accepted as in torchrun; one machine is the only mode today")
     add("-m", "--module", action="store_true", help="the script is a module name, as in python -m")
     add("--no-python", "--no_python", action="store_true", help="the script is a program of its own")
@@ -129,6 +133,15 @@ def _make_run_dir(path: Path, fail: argparse.ArgumentParser) -> None:
         fail.error(f"--run-dir {path}: it holds the events of an earlier job; give another directory")
 
 
+def _hosts(options: argparse.Namespace, nodes: int, fail: argparse.ArgumentParser) -> Hosts:
+    if options.hosts is None:
+        return Hosts()
+    try:
+        return Hosts.read(options.hosts, [f"n{index}" for index in range(nodes + options.spares)])
+    except UsageError as error:
+        fail.error(f"--hosts {error}")
+
+
 def _checkpoints(
     options: argparse.Namespace, world_size: int, fail: argparse.ArgumentParser
 ) -> tuple[CheckpointSettings | None, int]:
@@ -167,6 +180,7 @@ class Launcher:
         nodes: int,
         per_node: int,
         *,
+        hosts: Hosts,
         detection: Detection,
         checkpoint: CheckpointSettings | None,
         begins_at: int,
@@ -176,6 +190,7 @@ class Launcher:
         self.nodes = [f"n{index}" for index in range(nodes)]
         self.spare_nodes = [f"n{nodes + index}" for index in range(options.spares)]
         self.per_node = per_node
+        self.hosts = hosts
         self.token = secrets.token_hex(16)
         self.detection = asdict(detection)
         self.checkpoint = checkpoint
@@ -188,11 +203,12 @@ class Launcher:
         for sig in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sig, self._interrupt)
         with contextlib.ExitStack() as stack:
-            control, store = (stack.enter_context(_listener()) for _ in range(2))
+            control, store = (stack.enter_context(_listener(self.hosts.coordinator)) for _ in range(2))
             addresses = [list(listener.getsockname()) for listener in (control, store)]
             coordinator = self._start_coordinator(control, store)
             for node in [*self.nodes, *self.spare_nodes]:
-                self._start("phoenix_core.agent", self._agent_config(node, *addresses))
+                config = self._agent_config(node, *addresses)
+                self._start("phoenix_core.agent", config, prefix=self.hosts.of(node).prefix)
         code = self._wait_for(coordinator)
         for child in self._children[1:]:
             try:
@@ -241,15 +257,17 @@ class Launcher:
             "command": list(self.command),
             "environment": self.checkpoint.to_environment() if self.checkpoint else {},
             "run_dir": self.run_dir,
-            "address": LOOPBACK,
+            "address": self.hosts.of(node).address,
             "world_size": len(self.nodes) * self.per_node,
             "local_world_size": self.per_node,
             "detection": self.detection,
         }
 
-    def _start(self, module: str, config: Mapping[str, object], fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+    def _start(
+        self, module: str, config: Mapping[str, object], fds: tuple[int, ...] = (), prefix: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [*prefix, sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             pass_fds=fds,
             preexec_fn=die_with_parent(),
@@ -264,8 +282,8 @@ class Launcher:
         return child
 
 
-def _listener() -> socket.socket:
-    listener = socket.create_server((LOOPBACK, 0), backlog=1024)
+def _listener(address: str) -> socket.socket:
+    listener = socket.create_server((address, 0), backlog=1024)
     listener.set_inheritable(True)
     return listener
 
@@ -290,8 +308,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--hang-timeout {options.hang_timeout:g} must be above {Detection.silent_s:g} and at most --pause-timeout "
             f"{options.pause_timeout:g}"
         )
+    hosts = _hosts(options, nodes, command_line)
     detection = Detection(hang_floor_s=options.hang_timeout, between_steps_s=options.pause_timeout)
     checkpoint, begins_at = _checkpoints(options, nodes * per_node, command_line)
     return Launcher(
-        options, command, nodes, per_node, detection=detection, checkpoint=checkpoint, begins_at=begins_at
+        options, command, nodes, per_node, hosts=hosts, detection=detection, checkpoint=checkpoint, begins_at=begins_at
     ).run()

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from chaos.faults import FAULT_KINDS
+from chaos.cluster.abilities import abilities
+from chaos.kinds import FAULT_KINDS
 
 _SHARED_MEMORY = Path("/dev/shm")
 # The events of the demo and their copy in the database take a few megabytes.
@@ -44,7 +45,7 @@ class Report:
 
 
 def examine(directory: Path) -> Report:
-    """Looks, and changes nothing but a process of its own that it stops and kills, and a nameless file."""
+    """Looks, and changes nothing but processes of its own, two nodes that end with one of them, and a nameless file."""
     return Report(findings=tuple(_findings(directory)))
 
 
@@ -70,8 +71,13 @@ def _findings(directory: Path) -> Iterator[Finding]:
     )
     yield _loopback()
     yield _data(directory)
+    can = abilities()
+    works = "each node can have networks of its own, without root"
+    yield Finding(name="isolated nodes", ok=not can.isolation, detail=can.isolation or works, needed=False)
     for kind in FAULT_KINDS.values():
-        yield Finding(name=kind.kind, ok=True, detail=f"{kind.title.lower()} ({kind.fidelity.value})", needed=False)
+        trouble = can.trouble(kind.kind)
+        detail = trouble or f"{kind.title.lower()} ({kind.fidelity.value})"
+        yield Finding(name=kind.kind, ok=not trouble, detail=detail, needed=False)
 
 
 def _torch() -> Finding:

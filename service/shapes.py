@@ -241,6 +241,7 @@ class FaultKindShape(Shape):
     description: str
     lasting: bool
     fidelity: str
+    scope: str
     params_schema: Json
     targets: list[str]
     triggers: list[str]

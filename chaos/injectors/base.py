@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from chaos.faults import FaultKind, Injection, PlannedFault
+from chaos.faults import Injection, Json, PlannedFault
+from chaos.kinds import FaultKind
 from chaos.roster import WorkerInfo
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reverted:
-    """How a lasting fault ended: `alive` tells whether the process was still there to be resumed."""
+    """How a lasting fault ended: `alive` tells whether there was something to take back, and that it was.
+
+    `proof` is what was seen of that, for a fault that shows on nobody's process.
+    """
 
     alive: bool
+    proof: Json = field(default_factory=dict)
 
 
 class Active(Protocol):
@@ -25,6 +30,10 @@ class Active(Protocol):
     @property
     def ttl_s(self) -> float | None:
         """Seconds after which the trial must revert it; None for a fault that is over when applied."""
+
+    @property
+    def over(self) -> str:
+        """Why it has ended by itself; empty while it lasts. `revert` then tells what was seen of the end."""
 
     def revert(self) -> Reverted:
         """Take it back, as far as there is something left to take back. Does not fail if the target has ended."""

@@ -8,8 +8,9 @@ import time
 from typing import Final
 
 from chaos.errors import TargetGone
-from chaos.faults import PROCESS_KILL, PROCESS_STOP, FaultKind, Injection, PlannedFault
+from chaos.faults import Injection, PlannedFault
 from chaos.injectors.base import Active, Reverted
+from chaos.kinds import PROCESS_KILL, PROCESS_STOP, FaultKind
 from chaos.procfs import process_stat, start_ticks
 from chaos.roster import WorkerInfo
 
@@ -34,6 +35,8 @@ class ProcessStop:
 
 class _Signalled:
     """A signal that was sent. A lasting one keeps the pidfd: it is the only safe way to send SIGCONT later."""
+
+    over: Final = ""
 
     def __init__(self, fault: PlannedFault, worker: WorkerInfo, number: signal.Signals, *, ttl_s: float | None) -> None:
         self.ttl_s = ttl_s

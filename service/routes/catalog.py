@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from chaos.faults import FAULT_KINDS
+from chaos.kinds import FAULT_KINDS
 from chaos.workloads import WORKLOADS
 from service import catalog
 from service.routes.common import PROBLEMS, Id

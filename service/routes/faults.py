@@ -12,6 +12,7 @@ from chaos.errors import ChaosError, TargetGone
 from chaos.faults import AtStep, Now, OnPhase, PlannedFault, RandomRank, Spare
 from chaos.record import TrialDirectory
 from chaos.roster import Roster
+from chaos.scenario import Cluster
 from chaos.workloads import workload
 from service import store, views
 from service.idempotency import Answer, once
@@ -55,7 +56,7 @@ def request_fault(service: ServiceOf, request: Request, run_id: Id, body: NewFau
 
 def _effect(session: Session, run: Run, body: NewFault) -> Answer:
     fault = PlannedFault.from_json(body.model_dump(exclude={"dry_run"}), id=store.new_id("fault"))
-    fault.check_cluster(world_size=run.world_size, spares=run.spares)
+    Cluster(**run.document.get("cluster", {})).check(fault)
     fault.check_phases(run.workload, workload(run.workload).phases)
     trial = _running(session, run)
     members = store.roster(session, trial.id)
