@@ -107,9 +107,8 @@ class Metered(Coordinator):
 async def serve(config: dict[str, Any]) -> dict[str, Any]:
     detection = Detection(lease_s=LEASE_S)
     job = Job(rank_nodes=tuple(config["rank_nodes"]), spare_nodes=tuple(config["spare_nodes"]), detection=detection)
-    control, store = (socket.socket(fileno=fd) for fd in config["listen_fds"])
     coordinator = Metered(job, token=config["token"], heartbeats=config["heartbeats"])
-    end = await coordinator.run(control, store)
+    end = await coordinator.run(socket.socket(fileno=config["control_fd"]))
     return {**coordinator.report(), "outcome": end.outcome, "reason": end.reason}
 
 

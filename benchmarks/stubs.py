@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
@@ -68,21 +68,19 @@ class StubJob:
         self._partial: dict[str, bytearray] = {}
         self._selector = selectors.DefaultSelector()
         self._token = secrets.token_hex(16)
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as control, socket.socket() as store:
-            store.bind(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as control:
             address = control.getsockname()
-            self._process = self._start_coordinator([control, store], heartbeats)
+            self._process = self._start_coordinator(control, heartbeats)
         for node in dict.fromkeys((*self.rank_nodes, *self.spare_nodes)):
             self._connect(node, address)
 
-    def _start_coordinator(self, listeners: Sequence[socket.socket], heartbeats: int) -> subprocess.Popen[bytes]:
-        fds = [listener.fileno() for listener in listeners]
+    def _start_coordinator(self, control: socket.socket, heartbeats: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "benchmarks.metered"]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=fds)
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=[control.fileno()])
         config = {
-            "rank_nodes": self.rank_nodes, "spare_nodes": self.spare_nodes, "listen_fds": fds, "token": self._token,
-            "heartbeats": heartbeats,
+            "rank_nodes": self.rank_nodes, "spare_nodes": self.spare_nodes, "control_fd": control.fileno(),
+            "token": self._token, "heartbeats": heartbeats,
         }  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(json.dumps(config).encode())

@@ -1,7 +1,8 @@
 """The agent of one node: starts its workers, sees them end or stop, and relays their words.
 
-It imports no torch and decides nothing. Its workers die with it, and it ends its workers when the
-coordinator is gone: a node that nobody leads must not go on.
+It imports no torch and decides nothing. Its workers die with it, and it ends them when it has heard nothing of a
+coordinator for a lease: a node that nobody leads must not go on. A connection that breaks is another thing: the
+coordinator's process has ended, training needs none meanwhile, and the next one is told what this agent has witnessed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from phoenix_core.events import EventWriter
 from phoenix_core.settings import Detection
 from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import LINE_LIMIT, die_with_parent, encode, messages
+from phoenix_core.witness import Witness
 
 CHECK_S = 0.05
+RECONNECT_S = 0.02
 STARVED_SHARE = 0.3
 """A process that gets no processor wants one at nearly every look; one whose threads only wait for the GIL, seldom."""
 LAST_READS = 5
@@ -111,6 +114,7 @@ class Agent:
         self.events = EventWriter(path, forgiving=True, node=config.node)
         self.logs = run_dir / "logs" if run_dir else None
         self._processes: dict[str, Process] = {}
+        self._witness = Witness()
         self._upward: asyncio.StreamWriter | None = None
         self._heard_at = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,23 +123,37 @@ class Agent:
         self._flush: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Serve until the coordinator says so or is gone; no worker is left afterwards."""
-        reader, self._upward = await asyncio.open_connection(*self.config.coordinator, limit=LINE_LIMIT)
-        self._send({"op": "hello", "node": self.config.node, "token": self.config.token})
+        """Serve until a coordinator says so or none is heard for a lease; no worker is left afterwards."""
         main = asyncio.current_task()
         assert main is not None
+        self._loop.add_signal_handler(signal.SIGTERM, main.cancel)
         checks = asyncio.create_task(self._check_forever(main))
-        with contextlib.suppress(asyncio.CancelledError):  # nothing was heard of the coordinator any more
-            async for message in messages(reader):
-                self._heard_at = time.monotonic()
-                if message["op"] == "end":
-                    break
-                await self._command(message)
+        with contextlib.suppress(asyncio.CancelledError):
+            while not await self._follow():
+                await asyncio.sleep(RECONNECT_S)
         checks.cancel()
         for process in self._processes.values():
             process.popen.kill()
         for process in self._processes.values():
             self._record_exit(process, process.popen.wait())
+
+    async def _follow(self) -> bool:
+        """Do what one coordinator says; true if it has said that the job has ended."""
+        try:
+            reader, self._upward = await asyncio.open_connection(*self.config.coordinator, limit=LINE_LIMIT)
+        except OSError:
+            return False
+        hello = {"op": "hello", "node": self.config.node, "token": self.config.token}
+        self._send({**hello, "workers": self._witness.accounts()})
+        async for message in messages(reader):
+            self._heard_at = time.monotonic()
+            if message["op"] == "end":
+                return True
+            self._witness.ordered(message)
+            await self._command(message)
+        # Its process has ended, or it has given this node up: the next hello tells. Meanwhile the lease runs on.
+        self._upward.close()
+        return False
 
     async def _command(self, message: dict[str, Any]) -> None:
         match message["op"]:
@@ -210,6 +228,7 @@ class Agent:
             process.heard_at = time.monotonic() if begun and not process.leaving else None
             if message["op"] == "parked" and process.wire is not None:
                 threading.Thread(target=self._watch, args=(process,), name="phoenix-tripwire", daemon=True).start()
+            self._witness.said(process.worker, message)
             if message["op"] == "progress":
                 self._beats[process.worker] = {name: value for name, value in message.items() if name != "op"}
                 if self._flush is None:
@@ -253,7 +272,7 @@ class Agent:
         if process.relay is not None:
             await asyncio.wait({process.relay}, timeout=LAST_WORDS_S)
         process.writer.close()
-        self._send({"op": "exited", "worker": process.worker, "code": code})
+        self._tell_of(process, {"op": "exited", "code": code})
         self._record_exit(process, code)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -264,6 +283,10 @@ class Agent:
 
     def _record_exit(self, process: Process, code: int) -> None:
         self.events.emit("worker_exited", worker=process.worker, pid=process.popen.pid, code=code)
+
+    def _tell_of(self, process: Process, message: dict[str, Any]) -> None:
+        self._witness.said(process.worker, message)
+        self._send({**message, "worker": process.worker})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._upward is not None and not self._upward.is_closing():
@@ -308,7 +331,7 @@ class Agent:
     def _suspect(self, process: Process, cause: str, detail: str) -> None:
         if not process.suspected:
             process.suspected = True
-            self._send({"op": "suspected", "worker": process.worker, "cause": cause, "detail": detail})
+            self._tell_of(process, {"op": "suspected", "cause": cause, "detail": detail})
 
 
 async def _serve(config: AgentConfig) -> None:

@@ -1,7 +1,7 @@
 """The coordinator: carries what agents report to the membership, and its decisions back.
 
-It holds no training state and imports no torch. It also serves the rendezvous store of the
-communicators, since a store that lives in a rank would die with that rank.
+It holds no training state and imports no torch. While nothing fails nobody needs it: where its process dies the launcher
+starts another one, which finds in the ledger what was decided, and is told by the agents what has come of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from phoenix_core.events import EventWriter
-from phoenix_core.membership import Membership
+from phoenix_core.ledger import Book, Ledger
 from phoenix_core.narrator import Narrator
 from phoenix_core.placement import Offer
 from phoenix_core.protocol import (
@@ -51,8 +51,9 @@ from phoenix_core.protocol import (
 )
 from phoenix_core.roster import Job
 from phoenix_core.settings import Detection
-from phoenix_core.storeserver import StoreServer
+from phoenix_core.succession import Succession
 from phoenix_core.wire import COORDINATOR_EVENTS, LINE_LIMIT, encode, messages
+from phoenix_core.witness import Account
 from phoenix_core.world import World
 from phoenix_core.xids import Action
 
@@ -96,12 +97,17 @@ def input_of(message: dict[str, Any]) -> Input | None:
 
 
 class Coordinator:
-    def __init__(self, job: Job, *, token: str, events: EventWriter) -> None:
-        self.membership = Membership(job)
+    def __init__(self, job: Job, *, token: str, events: EventWriter, book: Book | None = None) -> None:
+        """`book` holds the ledger of the coordinator before, if there was one, and is given this one's."""
+        self._book = book
+        self._found = book.read() if book is not None else Ledger()
+        self.membership = Succession(job, self._found)
         self.token = token
         self.events = events
-        self.store = StoreServer(token)
-        self.nodes = list(dict.fromkeys((*job.rank_nodes, *job.spare_nodes)))
+        every = dict.fromkeys((*job.rank_nodes, *job.spare_nodes))
+        self.nodes = [node for node in every if node not in self._found.lost_nodes]
+        self._told: dict[str, list[Account]] = {}
+        self._early: list[Input] = []
         self._agents: dict[str, asyncio.StreamWriter] = {}
         self._heard_at: dict[str, float] = {}
         self._connections: set[asyncio.Task[None]] = set()
@@ -110,30 +116,29 @@ class Coordinator:
         self._narrator = Narrator()
         self._outcome: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
-    async def run(self, control: socket.socket, store: socket.socket) -> End:
+    async def run(self, control: socket.socket) -> End:
         """Serve until the job has ended; then every agent has been told to end its workers."""
         loop = asyncio.get_running_loop()
         for sig, reason in ((signal.SIGTERM, "SIGTERM received"), (signal.SIGINT, "interrupted (Ctrl-C)")):
             loop.add_signal_handler(sig, self._tell, StopRequested(reason=reason))
-        servers = [
-            await asyncio.start_server(self._serve_agent, sock=control, limit=LINE_LIMIT),
-            await asyncio.start_server(self.store.serve, sock=store, limit=LINE_LIMIT),
-        ]
+        if self._found.ended is not None:
+            outcome, reason = self._found.ended
+            return End(outcome=outcome, reason=reason)  # the one before had only to say so
+        server = await asyncio.start_server(self._serve_agent, sock=control, limit=LINE_LIMIT)
         ticks = asyncio.create_task(self._tick())
-        outcome = await self._outcome
+        end = await self._outcome
         ticks.cancel()
         for writer in self._agents.values():
             writer.write(encode({"op": "end"}))
         if self._connections:
             await asyncio.wait(self._connections, timeout=FAREWELL_S)
-        for server in servers:
-            server.close()
-        return outcome
+        server.close()
+        return end
 
     async def _tick(self) -> None:
-        deadline = time.monotonic() + JOIN_LIMIT_S
-        previous = pinged = time.monotonic()
         lease_s = self.membership.job.detection.lease_s
+        previous = pinged = time.monotonic()
+        deadline = previous + (lease_s if self._found.seats else JOIN_LIMIT_S)
         while True:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
@@ -149,7 +154,9 @@ class Coordinator:
                 self._lose(node, f"nothing was heard of its agent for {lease_s:.0f} s")
             if self._started:
                 self._tell(Tick())
-            elif time.monotonic() > deadline:
+            elif now > deadline and self._found.seats:
+                self._start()  # who has not come back by now has ended its workers
+            elif now > deadline:
                 missing = ", ".join(node for node in self.nodes if node not in self._agents)
                 self._tell(StopRequested(reason=f"no agent joined from {missing} within {JOIN_LIMIT_S:.0f} s"))
 
@@ -163,10 +170,15 @@ class Coordinator:
             if node in self._heard_at:
                 self._heard_at[node] = time.monotonic()
             if message["op"] == "hello" and hmac.compare_digest(str(message["token"]), self.token):
+                if message["node"] in self.membership.lost_nodes:
+                    writer.write(encode({"op": "end"}))  # others have its ranks
+                    break
                 node = str(message["node"])
                 self._agents[node] = writer
                 self._heard_at[node] = time.monotonic()
-                self._start_when_complete()
+                self._told[node] = [Account.from_json(account) for account in message.get("workers", ())]
+                if not self._started and set(self._agents) >= set(self.nodes):
+                    self._start()
             elif not node:
                 break  # a stranger: everything before a valid hello is refused
             elif message["op"] == "beats":
@@ -184,17 +196,32 @@ class Coordinator:
             self._agents[node].close()
             self._tell(NodeLost(node=node, detail=detail))
 
-    def _start_when_complete(self) -> None:
-        if not self._started and set(self._agents) >= set(self.nodes):
-            self._started = True
+    def _start(self) -> None:
+        self._started = True
+        if self._found.seats:
+            told = {node: accounts for node, accounts in self._told.items() if node in self._heard_at}
+            self._carry_out(self.membership.take_over(told, time.monotonic()))
+        else:
             job = self.membership.job
             ranks, spares = len(job.rank_nodes), len(job.spare_nodes)
             self.events.emit("job_started", world_size=ranks, spares=spares, nodes=self.nodes)
-            self._apply(self.membership.start())
+            self._carry_out(self.membership.start())
+        self._told.clear()
+        early, self._early = self._early, []
+        for event in early:
+            self._tell(event)
+
+    def _carry_out(self, decisions: list[Decision]) -> None:
+        if decisions and self._book is not None:
+            self._book.write(self.membership.ledger)  # before anybody can act on them
+        self._apply(decisions)
 
     def _tell(self, event: Input) -> None:
+        if not self._started and not isinstance(event, StopRequested):
+            self._early.append(event)  # it means something once all have said what they know
+            return
         try:
-            self._apply(self.membership.handle(event, time.monotonic()))
+            self._carry_out(self.membership.handle(event, time.monotonic()))
         except Exception as error:  # a defect here must end the job with a word, not leave it hanging
             if not self._outcome.done():
                 reason = f"the coordinator failed at {event}: {type(error).__name__}: {error}"
@@ -231,7 +258,6 @@ class Coordinator:
     def _announce(self, decision: Announce) -> None:
         """The whole world to whom it is new; to those who were told of the one before, what has changed since."""
         members, world = self.membership.members, decision.world
-        self.store.forget_before(world.generation)
         message = {"op": "world", "joining": list(decision.joining), "fresh": decision.fresh}
         message["boundary"] = decision.boundary
         whole = {
@@ -287,8 +313,8 @@ async def serve(config: dict[str, Any]) -> int:
     )
     run_dir = config["run_dir"]
     events = EventWriter(Path(run_dir) / COORDINATOR_EVENTS if run_dir else None, forgiving=True)
-    control, store = (socket.socket(fileno=fd) for fd in config["listen_fds"])
-    end = await Coordinator(job, token=config["token"], events=events).run(control, store)
+    coordinator = Coordinator(job, token=config["token"], events=events, book=Book(config["ledger_fd"]))
+    end = await coordinator.run(socket.socket(fileno=config["control_fd"]))
     if end.outcome != "completed":
         print(f"phoenix run: the job {end.outcome}: {end.reason}", file=sys.stderr, flush=True)
     return EXIT_CODES[end.outcome]

@@ -30,6 +30,8 @@ KINDS: Final[Mapping[str, str]] = {
     "generation_resumed": "every rank is restored; step = the first step to execute",
     "spare_parked": "a worker is warm and waits for a rank; worker, node",
     "straggler_suspected": "a rank is slow; worker, rank; data: waiting_s (all others waited for it), of_s",
+    "coordinator_restarted": "another coordinator leads; generation (that it begins where recovering, else that goes "
+    "on); data: recovering (a recovery was broken off), ranks, spares (that live)",
     "job_finished": "the job ended; data: outcome (completed|failed|stopped), reason",
     # agent
     "worker_spawned": "a process was started; worker, node; data: pid, start_ticks (identity of the pid)",

@@ -6,6 +6,7 @@ It takes torchrun's flags, so that a command line moves over by changing its fir
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import math
@@ -26,10 +27,11 @@ from typing import Any, NoReturn
 from phoenix_core.checkpoint import newest, set_aside
 from phoenix_core.errors import UsageError
 from phoenix_core.hosts import Hosts
+from phoenix_core.keeper import Keeper
+from phoenix_core.ledger import Book
 from phoenix_core.settings import CheckpointSettings, Detection
 from phoenix_core.wire import COORDINATOR_EVENTS, die_with_parent
 
-POLL_S = 0.2
 WORKER_BYTES = 64 << 20
 """What a worker that only imported torch shares with no other process, rounded down."""
 IGNORED = (
@@ -196,7 +198,7 @@ class Launcher:
         self.checkpoint = checkpoint
         self.begins_at = begins_at
         self.run_dir = str(options.run_dir.resolve()) if options.run_dir else None
-        self._children: list[subprocess.Popen[str]] = []
+        self._agents: list[subprocess.Popen[str]] = []
         self._interrupted: int | None = None
 
     def run(self) -> int:
@@ -205,37 +207,31 @@ class Launcher:
         with contextlib.ExitStack() as stack:
             control, store = (stack.enter_context(_listener(self.hosts.coordinator)) for _ in range(2))
             addresses = [list(listener.getsockname()) for listener in (control, store)]
-            coordinator = self._start_coordinator(control, store)
+            ledger = Book.create()
+            stack.callback(os.close, ledger)
             for node in [*self.nodes, *self.spare_nodes]:
                 config = self._agent_config(node, *addresses)
-                self._start("phoenix_core.agent", config, prefix=self.hosts.of(node).prefix)
-        code = self._wait_for(coordinator)
-        for child in self._children[1:]:
+                self._agents.append(self._start("phoenix_core.agent", config, prefix=self.hosts.of(node).prefix))
+            keeper = Keeper(lambda: self._start_coordinator(control, ledger), lambda: self._interrupted)
+            code = asyncio.run(keeper.run(store, self.token))
+        for agent in self._agents:
+            agent.terminate()  # where no coordinator could tell it
+        for agent in self._agents:
             try:
-                child.wait(timeout=10)
+                agent.wait(timeout=10)
             except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+                agent.kill()
+                agent.wait()
         if self._interrupted is not None:
             if code < 0:  # it came before the coordinator could have said so
                 print("phoenix run: the job stopped: interrupted before it began", file=sys.stderr)
             return 130
-        if code < 0:
-            print(f"phoenix run: the coordinator was ended by signal {-code}; the job stops", file=sys.stderr)
-        return max(code, 0) or int(code < 0)
-
-    def _wait_for(self, coordinator: subprocess.Popen[str]) -> int:
-        """The coordinator's exit code; an interruption is passed on to it, whenever it came."""
-        while True:
-            if self._interrupted is not None:
-                coordinator.send_signal(self._interrupted)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return coordinator.wait(timeout=POLL_S)
+        return code
 
     def _interrupt(self, signum: int, _frame: FrameType | None) -> None:
         self._interrupted = signum  # the loop that waits passes it on
 
-    def _start_coordinator(self, control: socket.socket, store: socket.socket) -> subprocess.Popen[str]:
+    def _start_coordinator(self, control: socket.socket, ledger: int) -> subprocess.Popen[str]:
         config = {
             "rank_nodes": [node for node in self.nodes for _ in range(self.per_node)],
             "spare_nodes": self.spare_nodes,
@@ -244,9 +240,10 @@ class Launcher:
             "detection": self.detection,
             "run_dir": self.run_dir,
             "token": self.token,
-            "listen_fds": [control.fileno(), store.fileno()],
+            "control_fd": control.fileno(),
+            "ledger_fd": ledger,
         }
-        return self._start("phoenix_core.coordinator", config, (control.fileno(), store.fileno()))
+        return self._start("phoenix_core.coordinator", config, (control.fileno(), ledger))
 
     def _agent_config(self, node: str, coordinator: list[Any], store: list[Any]) -> dict[str, Any]:
         return {
@@ -278,7 +275,6 @@ class Launcher:
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError), child.stdin:
             json.dump(config, child.stdin)  # by a pipe, since a command line shows the token to everyone
-        self._children.append(child)
         return child
 
 

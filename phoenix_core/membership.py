@@ -69,7 +69,7 @@ class Membership:
         self._to_respawn: list[str] = []
         self._restarts = Restarts(job.max_restarts, job.begins_at)
         self._on_disk, self._quarantine = OnDisk(job.begins_at), Quarantine()
-        self._last_failure, self._recovering_since = "", 0.0
+        self._spawned, self._last_failure, self._recovering_since = 0, "", 0.0
         self._resumed_at: int | None = None
         self.pace = Pace(job.detection)
         self._stragglers = Stragglers(self.pace, job.detection.heartbeat_s)
@@ -135,7 +135,7 @@ class Membership:
     # ---------------------------------------------------------------- workers come and go
 
     def _spawn(self, node: str) -> Spawn:
-        worker = f"w{len(self.members)}"
+        worker, self._spawned = f"w{self._spawned}", self._spawned + 1
         self.members[worker] = Member(worker=worker, node=node)
         return Spawn(worker=worker, node=node)
 
@@ -230,7 +230,7 @@ class Membership:
         if len(spares) >= len(self._vacant):
             filled = set(self._vacant)
             for rank, worker in zip(sorted(filled), spares, strict=False):
-                del self._rank_of[self.ranks[rank]]
+                self._rank_of.pop(self.ranks[rank], None)
                 self.ranks[rank] = worker
                 self._rank_of[worker] = rank
             return self._form(filled, now)

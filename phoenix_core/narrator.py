@@ -22,6 +22,10 @@ class Narrator:
             case "failure_detected":
                 self._broken_at = now if self._broken_at is None else self._broken_at
                 return f"rank {fields['rank']} ({_who(fields)}) failed ({_why(fields)}); training waits"
+            case "coordinator_restarted":
+                self._broken_at = now if fields["recovering"] else None
+                goes_on = "the broken recovery begins anew" if fields["recovering"] else "training went on meanwhile"
+                return f"the new coordinator found {fields['ranks']} ranks and {fields['spares']} spares; {goes_on}"
             case "straggler_suspected":
                 waited, window = float(str(fields["waiting_s"])), float(str(fields["of_s"]))
                 return (

@@ -16,19 +16,19 @@ class Restarts:
     def __init__(self, limit: int, begins_at: int) -> None:
         self.limit = limit
         self.counts: Counter[int] = Counter()
-        self._furthest = begins_at
+        self.furthest = begins_at
 
     def failed(self, ranks: Iterable[int]) -> None:
         self.counts.update(ranks)
 
     def resumed(self, boundary: int) -> None:
         """Nobody has executed a step yet, but that far the job has been."""
-        self._furthest = max(self._furthest, boundary)
+        self.furthest = max(self.furthest, boundary)
 
     def reached(self, boundary: int) -> None:
         """Every rank is there. A step that is only executed again forgives nothing."""
-        if boundary > self._furthest:
-            self._furthest = boundary
+        if boundary > self.furthest:
+            self.furthest = boundary
             self.counts = Counter({A_SPARE: self.counts[A_SPARE]})
 
     def spares_work(self) -> None:

@@ -17,6 +17,7 @@ class StoreServer:
     def __init__(self, token: str) -> None:
         self._token = token
         self._values: dict[str, str] = {}
+        self._newest = 0
         self._waits: dict[tuple[str, ...], tuple[set[str], asyncio.Event]] = {}
         self._waited_for: dict[str, set[tuple[str, ...]]] = {}
 
@@ -61,6 +62,7 @@ class StoreServer:
         return {"error": f"unknown operation {message['op']}"}
 
     def _set(self, key: str, value: str) -> None:
+        self._forget_before(key)
         self._values[key] = value
         for keys in self._waited_for.pop(key, ()):
             missing, arrived = self._waits[keys]
@@ -88,10 +90,22 @@ class StoreServer:
                 self._waited_for.setdefault(key, set()).add(keys)
         return self._waits[keys][1]
 
-    def forget_before(self, generation: int) -> None:
-        """Drop what generations older than the previous one left behind."""
-        for key in [k for k in self._values if k.split("/", 1)[0].isdigit()]:
-            if int(key.split("/", 1)[0]) < generation - 1:
-                del self._values[key]
-        self._waits.clear()  # who waits for an old generation is told of the new one; the others ask again
-        self._waited_for.clear()
+    def _forget_before(self, key: str) -> None:
+        """The first key of a new generation: drop what those older than the one before it left behind."""
+        generation = _generation(key)
+        if generation is None or generation <= self._newest:
+            return
+        self._newest = generation
+        self._values = {k: value for k, value in self._values.items() if not self._is_old(k)}
+        # Who waits for an old generation is told of the new one, and asks no more.
+        self._waits = {keys: wait for keys, wait in self._waits.items() if not self._is_old(keys[0])}
+        self._waited_for = {k: waits for k, waits in self._waited_for.items() if not self._is_old(k)}
+
+    def _is_old(self, key: str) -> bool:
+        generation = _generation(key)
+        return generation is not None and generation < self._newest - 1
+
+
+def _generation(key: str) -> int | None:
+    head = key.split("/", 1)[0]
+    return int(head) if head.isdigit() else None

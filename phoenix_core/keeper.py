@@ -1,0 +1,77 @@
+"""Keeps a job led: one coordinator after the other where their processes end, and the rendezvous store beside them.
+
+The store lives here, in the launcher's process, and not with the coordinator: groups that are being formed go on being
+formed while nobody leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from phoenix_core.coordinator import EXIT_CODES
+from phoenix_core.storeserver import StoreServer
+from phoenix_core.wire import LINE_LIMIT
+
+POLL_S: Final = 0.2
+CRASHES, WITHIN_S = 3, 60.0
+"""A coordinator that ends without a word more often than that has a reason that the next one will meet too."""
+
+
+class Keeper:
+    """`start` starts a coordinator; `interrupted` gives the signal that is to be passed on to it, once there is one."""
+
+    def __init__(self, start: Callable[[], subprocess.Popen[str]], interrupted: Callable[[], int | None]) -> None:
+        self._start = start
+        self._interrupted = interrupted
+        self._crashes: deque[float] = deque()
+
+    async def run(self, store: socket.socket, token: str) -> int:
+        """The exit code of the coordinator that has ended the job, or 1 where none could."""
+        server = await asyncio.start_server(StoreServer(token).serve, sock=store, limit=LINE_LIMIT)
+        while True:
+            code = await self._end_of(self._start())
+            if self._interrupted() is not None or code in EXIT_CODES.values():
+                break
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            if not self._may_start_again(time.monotonic()):
+                print(
+                    f"phoenix run: the coordinator {how}, for the {CRASHES + 1}th time within {WITHIN_S:.0f} s; "
+                    "the job stops",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                code = 1
+                break
+            print(f"phoenix: the coordinator {how}; another one is started", file=sys.stderr, flush=True)
+        server.close()
+        return code
+
+    def _may_start_again(self, now: float) -> bool:
+        self._crashes.append(now)
+        while now - self._crashes[0] > WITHIN_S:
+            self._crashes.popleft()
+        return len(self._crashes) <= CRASHES
+
+    async def _end_of(self, process: subprocess.Popen[str]) -> int:
+        """Its exit code, at once; an interruption is passed on to it, whenever it came."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        pidfd = os.pidfd_open(process.pid)
+        loop.add_reader(pidfd, ended.set)
+        while not ended.is_set():
+            if (signum := self._interrupted()) is not None:
+                process.send_signal(signum)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), POLL_S)
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        return process.wait()

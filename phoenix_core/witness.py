@@ -1,0 +1,97 @@
+"""What an agent remembers of its workers, to tell a coordinator that was started anew: pure, without socket or clock.
+
+Whatever goes through the agent, up or down, is noted here first, so that nothing is lost with a coordinator that died
+before it had read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class Account:
+    """All that one agent knows of one of its workers; generations are 0 where there was none.
+
+    `told`: the newest world that the worker was told, so it has a rank. `announced`: that, or a later alert. `resumed`,
+    `restored`, `finished`: the newest generation that it was told to resume, said to be restored in, has finished in.
+    `suspected` is (cause, detail). `code` is None while the process lives.
+    """
+
+    worker: str
+    address: tuple[str, int] | None = None
+    told: int = 0
+    announced: int = 0
+    resumed: int = 0
+    restored: int = 0
+    finished: int = 0
+    checkpointed: int = 0
+    released: bool = False
+    error: str = ""
+    suspected: tuple[str, str] | None = None
+    code: int | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Account:
+        pairs = {name: tuple(data[name]) if data[name] else None for name in ("address", "suspected")}
+        return Account(**{**data, **pairs})
+
+
+class Witness:
+    """The accounts of one node's workers."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """As they are sent to a coordinator with the agent's hello."""
+        return [dict(account.__dict__) for account in self._accounts.values()]
+
+    def ordered(self, message: Message) -> None:
+        """A command of the coordinator, before it is carried out."""
+        op = message["op"]
+        if op == "spawn":
+            self._accounts[message["worker"]] = Account(worker=message["worker"])
+        if op == "world":
+            # The dead have been replaced: a world that a dead worker is still in, is given up for that anyway.
+            self._accounts = {worker: account for worker, account in self._accounts.items() if account.code is None}
+        for account in self._of(message.get("to", ())):
+            match op:
+                case "world":
+                    whole = message["changes"] if "changes" in message else message["world"]
+                    account.told = account.announced = whole["generation"]
+                case "alert":
+                    account.announced = message["generation"]
+                case "resume":
+                    account.resumed = message["generation"]
+                case "release":
+                    account.released = True
+
+    def said(self, worker: str, message: Message) -> None:
+        """A worker's own word, or what the agent has to say of it."""
+        for account in self._of((worker,)):
+            match message["op"]:
+                case "parked":
+                    account.address = tuple(message["address"])
+                case "progress":
+                    account.progress = {name: message[name] for name in ("boundary", "phase", "streams")}
+                case "restored":
+                    account.restored = message["generation"]
+                case "finished":
+                    account.finished = message["generation"]
+                case "checkpointed":
+                    account.checkpointed = message["boundary"]
+                case "script_failed":
+                    account.error = message["error"]
+                case "suspected":
+                    account.suspected = (message["cause"], message["detail"])
+                case "exited":
+                    account.code = message["code"]
+
+    def _of(self, workers: Iterable[str]) -> list[Account]:
+        return [self._accounts[worker] for worker in workers if worker in self._accounts]
