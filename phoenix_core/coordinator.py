@@ -1,7 +1,7 @@
 """The coordinator: carries what agents report to the membership, and its decisions back.
 
-It holds no training state and imports no torch. While nothing fails nobody needs it: where its process dies the launcher
-starts another one, which finds in the ledger what was decided, and is told by the agents what has come of it.
+It holds no training state and imports no torch. While nothing fails nobody needs it: where its process dies the
+launcher starts another one, which finds in the ledger what was decided, and is told by the agents what has come of it.
 """
 
 from __future__ import annotations

@@ -18,11 +18,13 @@ from typing import Any
 class Ledger:
     """`seats[r]` is (worker, node) of rank r in `generation`; empty: the job has not begun.
 
-    `spawned` workers have been named. `failures` are counted by rank (see restarts.py), up to boundary `furthest`.
-    `on_disk` is the boundary of the latest complete checkpoint. `ended`: (outcome, reason) of the job.
+    `resumed`: the newest generation that was to resume; 0 before training began. `spawned` workers have been named.
+    `failures` are counted by rank (see restarts.py), up to boundary `furthest`. `on_disk` is the boundary of the latest
+    complete checkpoint. `ended`: (outcome, reason) of the job.
     """
 
     generation: int = 0
+    resumed: int = 0
     spawned: int = 0
     seats: tuple[tuple[str, str], ...] = ()
     lost_nodes: tuple[str, ...] = ()

@@ -229,8 +229,8 @@ class Membership:
         spares = [m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self._rank_of]
         if len(spares) >= len(self._vacant):
             filled = set(self._vacant)
+            self._rank_of = {worker: rank for worker, rank in self._rank_of.items() if rank not in filled}
             for rank, worker in zip(sorted(filled), spares, strict=False):
-                self._rank_of.pop(self.ranks[rank], None)
                 self.ranks[rank] = worker
                 self._rank_of[worker] = rank
             return self._form(filled, now)

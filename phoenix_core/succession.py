@@ -17,7 +17,6 @@ from phoenix_core.ondisk import OnDisk
 from phoenix_core.pace import Boundaries
 from phoenix_core.placement import RestorePlan
 from phoenix_core.protocol import (
-    Alert,
     Announce,
     CheckpointWritten,
     Decision,
@@ -50,12 +49,14 @@ class Succession(Membership):
         super().__init__(job)
         self.lost_nodes = list(found.lost_nodes)
         self._found = found
-        self._ended = found.ended
+        self._resumed, self._ended = found.resumed, found.ended
+        self._taking_over = False
 
     @property
     def ledger(self) -> Ledger:
         return Ledger(
             generation=self.generation,
+            resumed=self._resumed,
             spawned=self._spawned,
             seats=tuple((worker, self.members[worker].node) for worker in self.ranks),
             lost_nodes=tuple(self.lost_nodes),
@@ -66,13 +67,19 @@ class Succession(Membership):
         )
 
     def handle(self, event: Input, now: float) -> list[Decision]:
-        if isinstance(event, NodeLost):
+        if isinstance(event, NodeLost) and event.node not in self.lost_nodes:
             self.lost_nodes.append(event.node)
-        return super().handle(event, now)
+        decisions = super().handle(event, now)
+        if self.phase is Phase.RUNNING:
+            self._resumed = self.generation
+        return decisions
 
     def _end(self, outcome: str, reason: str) -> list[Decision]:
         self._ended = (outcome, reason)
         return super()._end(outcome, reason)
+
+    def _fill_vacancies(self, now: float) -> list[Decision]:
+        return [] if self._taking_over else super()._fill_vacancies(now)  # one generation for all that has failed
 
     # ---------------------------------------------------------------- taking over
 
@@ -93,29 +100,46 @@ class Succession(Membership):
             decisions = self._go_on(accounts)
         else:
             decisions = [spawn for spawn in self.start() if isinstance(spawn, Spawn) and spawn.worker not in accounts]
-        recovering = self.phase is Phase.RECOVERING
-        alive = [self.members[worker] for worker, account in accounts.items() if self._lives(account)]
-        fields = {
-            "generation": found.generation + recovering,
-            "recovering": recovering,
-            "ranks": sum(member.worker in self._rank_of for member in alive),
-            "spares": sum(member.worker not in self._rank_of for member in alive),
-        }
-        decisions.insert(0, Record(kind="coordinator_restarted", fields=fields))
-        for node in dict.fromkeys((*self.job.rank_nodes, *self.job.spare_nodes)):
-            if node not in told and node not in self.lost_nodes:
-                decisions += self.handle(NodeLost(node=node, detail=NEVER_CAME), now)
-        if found.generation and self.phase is not Phase.ENDED:
-            unseen = [w for w, node in found.seats if w not in accounts and node in told and w in self._rank_of]
-            decisions += self._failed(unseen, "exit", UNSEEN, now)
-        for event_of in REPLAYED:
-            for account in accounts.values():
-                if (event := event_of(account)) is not None:
-                    decisions += self.handle(event, now)
-        return decisions + self._next_generation(decisions, now)
+        decisions.insert(0, self._record(accounts))
+        self._taking_over = True
+        decisions += self._catch_up(told, accounts, now)
+        self._taking_over = False
+        if self.phase is Phase.BUILDING:  # whoever has not heard of the first world hears it now
+            return [*decisions, Announce(world=self.world, joining=(), fresh=True, boundary=self.job.begins_at)]
+        if self.phase is Phase.RECOVERING:
+            return decisions + (self._fill_vacancies(now) if self._vacant else self._form(set(), now))
+        return decisions
 
-    def _lives(self, account: Account) -> bool:
-        return account.code is None and account.worker in self.members and self.members[account.worker].alive
+    def _record(self, accounts: Mapping[str, Account]) -> Record:
+        recovering = self.phase is Phase.RECOVERING
+        alive = [worker for worker, account in accounts.items() if account.code is None]
+        seated = [worker for worker in alive if worker in self._rank_of]
+        parked = [w for w in alive if w not in seated and w in self.members and self.members[w].alive]
+        fields = {"generation": self.generation + recovering, "ranks": len(seated), "spares": len(parked)}
+        return Record(kind="coordinator_restarted", fields={**fields, "recovering": recovering})
+
+    def _catch_up(
+        self, told: Mapping[str, Sequence[Account]], accounts: Mapping[str, Account], now: float
+    ) -> list[Decision]:
+        """What happened while nobody led."""
+        decisions: list[Decision] = []
+        for event_of in BEFORE_FAILURES:
+            decisions += self._replay(event_of, accounts, now)
+        for node in dict.fromkeys((*self.job.rank_nodes, *self.job.spare_nodes)):
+            if node not in told:  # also one that was lost before: a rank may have been there, and not been replaced yet
+                decisions += self.handle(NodeLost(node=node, detail=NEVER_CAME), now)
+        if self.phase is not Phase.ENDED:
+            unseen = [worker for worker, node in self._found.seats if worker not in accounts and node in told]
+            decisions += self._failed([worker for worker in unseen if self._found.generation], "exit", UNSEEN, now)
+        for event_of in FAILURES_AND_AFTER:
+            decisions += self._replay(event_of, accounts, now)
+        return decisions
+
+    def _replay(
+        self, event_of: Callable[[Account], Input | None], accounts: Mapping[str, Account], now: float
+    ) -> list[Decision]:
+        events = [event for account in accounts.values() if (event := event_of(account)) is not None]
+        return [decision for event in events for decision in self.handle(event, now)]
 
     def _sit_down(self, told: Mapping[str, Sequence[Account]], accounts: Mapping[str, Account], now: float) -> None:
         """Everybody takes the place that was decided, as if nobody had failed since."""
@@ -174,21 +198,14 @@ class Succession(Membership):
             self._resumed_at = min(reached)
             self._restarts.reached(min(reached))
             return decisions
-        if self.generation == 1 and all(account.announced <= 1 for account in seated):
-            # It has no state yet that a recovery could save: whoever has not heard of it hears it now.
+        if not self._resumed:  # it has no state yet that a recovery could save
             self.phase = Phase.BUILDING
             self._plan = RestorePlan(boundary=self.job.begins_at, sources={})
-            return [*decisions, Announce(world=self.world, joining=(), fresh=True, boundary=self.job.begins_at)]
+            return decisions
         self.phase = Phase.RECOVERING
-        self.joining = {self._rank_of[account.worker] for account in seated if account.resumed == 0}
+        joining = [account.worker for account in seated if account.called > 1 and account.resumed == 0]
+        self.joining = {self._rank_of[worker] for worker in joining}
         return decisions
-
-    def _next_generation(self, decided: Sequence[Decision], now: float) -> list[Decision]:
-        """Where a recovery was broken off and no failure has begun another one meanwhile."""
-        waits = any(isinstance(decision, Alert) for decision in decided)
-        if self.phase is not Phase.RECOVERING or self.generation > self._found.generation or waits:
-            return []
-        return self._fill_vacancies(now) if self._vacant else self._form(set(), now)
 
 
 def _parked(account: Account) -> Input | None:
@@ -216,7 +233,6 @@ def _finished(account: Account) -> Input | None:
     return LoopFinished(worker=account.worker, generation=account.finished) if account.finished else None
 
 
-REPLAYED: Final[tuple[Callable[[Account], Input | None], ...]] = (
-    _parked, _restored, _checkpointed, _failed, _finished,
-)  # fmt: skip
+BEFORE_FAILURES: Final = (_parked, _restored, _checkpointed)
+FAILURES_AND_AFTER: Final = (_failed, _finished)
 """What the agents noted, as inputs in the order in which they mean something."""

@@ -17,13 +17,14 @@ Message = Mapping[str, Any]
 class Account:
     """All that one agent knows of one of its workers; generations are 0 where there was none.
 
-    `told`: the newest world that the worker was told, so it has a rank. `announced`: that, or a later alert. `resumed`,
+    `called`, `told`: the first and the newest world that the worker was told, so it has a rank. `announced`: that, or a later alert. `resumed`,
     `restored`, `finished`: the newest generation that it was told to resume, said to be restored in, has finished in.
     `suspected` is (cause, detail). `code` is None while the process lives.
     """
 
     worker: str
     address: tuple[str, int] | None = None
+    called: int = 0
     told: int = 0
     announced: int = 0
     resumed: int = 0
@@ -65,6 +66,7 @@ class Witness:
                 case "world":
                     whole = message["changes"] if "changes" in message else message["world"]
                     account.told = account.announced = whole["generation"]
+                    account.called = account.called or account.told
                 case "alert":
                     account.announced = message["generation"]
                 case "resume":

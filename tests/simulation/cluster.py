@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from phoenix_core.coordinator import Coordinator, input_of
-from phoenix_core.membership import Membership
+from phoenix_core.ledger import Ledger
 from phoenix_core.protocol import (
     Decision,
     End,
     Input,
     NodeLost,
     Progressed,
-    Quiesced,
     Record,
     Resume,
     StopRequested,
     Tick,
 )
 from phoenix_core.roster import Job
+from phoenix_core.succession import Succession
+from phoenix_core.witness import Account, Witness
 from phoenix_core.world import World
 from tests.simulation.engine import Clock, Link
 from tests.simulation.faults import Fault, Plan
@@ -45,28 +46,81 @@ class SimulatedCoordinator(Coordinator):
     """The production coordinator without its sockets: what it decides to send goes to the cluster."""
 
     def __init__(self, cluster: Cluster, job: Job) -> None:
-        self.membership = Membership(job)
+        self._found = cluster.ledger
+        self.membership = Succession(job, self._found)
         self.cluster = cluster
         self.ended: End | None = None
+        self.dead = False
+        self.dies_after: int | None = None
+        """So many acts (a ledger written, a message sent) before its process ends."""
         self._announced = None
-        self.store = _Nothing()  # type: ignore[assignment]
+        self._started = False
+        self._told: dict[str, list[Account]] = {}
+        self._early: list[Input] = []
+        self._sent = 0
 
     def begin(self) -> None:
-        self._apply(self.membership.start())
+        self._started = True
+        self._decided(Tick(), self.membership.start(), 0)
+
+    def hello(self, node: str, accounts: list[dict[str, Any]]) -> None:
+        if self.dead or self.ended is not None:
+            return
+        if node in self.membership.lost_nodes:
+            self._to_node(node, {"op": "end"})
+            return
+        self._told[node] = [Account.from_json(account) for account in accounts]
+        every = set(self.cluster.nodes) - set(self.membership.lost_nodes)
+        if not self._started and set(self._told) >= every:
+            self.take_over()
+
+    def take_over(self) -> None:
+        if self.dead or self._started or self.ended is not None:
+            return
+        if self._act():
+            return
+        self._started = True
+        decisions = self.membership.take_over(self._told, self.cluster.clock.now)
+        self.cluster.checks.coordinator_took_over(decisions)
+        self._decided(Tick(), decisions, self.membership.generation)
+        for event in self._early:
+            self._tell(event)
+
+    @property
+    def leads(self) -> bool:
+        return self._started and not self.dead
+
+    def _act(self) -> bool:
+        """One more act; true if the process ends right before it."""
+        if self.dies_after is not None and not self.dead:
+            self.dies_after -= 1
+            if self.dies_after < 0:
+                self.cluster.coordinator_died()
+        return self.dead
 
     def _tell(self, event: Input) -> None:
-        if self.ended is not None:
+        if self.ended is not None or self.dead:
+            return
+        if not self._started and not isinstance(event, StopRequested):
+            if not isinstance(event, Tick):
+                self._early.append(event)
             return
         before = self.membership.generation
         decisions = self.membership.handle(event, self.cluster.clock.now)
+        if not decisions or not self._act():
+            self._decided(event, decisions, before)
+
+    def _decided(self, event: Input, decisions: list[Decision], before: int) -> None:
         if self.cluster.log is not None and (decisions or not isinstance(event, Tick | Progressed)):
             self.cluster.log(f"{self.cluster.clock.now:8.3f} {self.membership.phase:10} {event}")
             for decision in decisions:
                 self.cluster.log(f"{'':22}-> {decision}")
-        if isinstance(event, Quiesced):
-            self.cluster.checks.heard(event)
         if decisions:
+            self.cluster.ledger = Ledger.from_json(self.membership.ledger.to_json())
             self.cluster.checks.decided(event, decisions, before)
+        for decision in decisions:
+            if isinstance(decision, End):
+                self.cluster.checks.ended(decision)
         self._apply(decisions)
 
     def tell(self, event: Input) -> None:
@@ -74,25 +128,22 @@ class SimulatedCoordinator(Coordinator):
 
     def _apply(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
+            if self.dead:
+                return
             if isinstance(decision, End):
-                self.ended = self.ended or decision
-                self.cluster.checks.ended(decision)
+                self.ended = decision
             elif not isinstance(decision, Record):
+                sent = self._sent
                 super()._apply([decision])
-                if isinstance(decision, Resume):
+                if isinstance(decision, Resume) and self._sent > sent:
                     if not self.cluster.checks.resumed_generation:
                         self.cluster.training_began()
                     self.cluster.checks.resumed(decision)
 
     def _to_node(self, node: str, message: dict[str, Any]) -> None:
-        self.cluster.nodes[node].down.send(self.cluster.nodes[node].command, message)
-
-
-class _Nothing:
-    """Takes the place of the rendezvous store."""
-
-    def forget_before(self, generation: int) -> None:
-        pass
+        if not self._act():
+            self._sent += 1
+            self.cluster.nodes[node].down.send(self.cluster.nodes[node].command, message)
 
 
 class Node:
@@ -100,18 +151,23 @@ class Node:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name = cluster, name
-        up, down = (cluster.delay_s * cluster.rng.choice((1.0, 1.0, 1.0, 8.0)) for _ in range(2))
-        self.up, self.down = Link(cluster.clock, cluster.rng, up), Link(cluster.clock, cluster.rng, down)
+        self._delays = [cluster.delay_s * cluster.rng.choice((1.0, 1.0, 1.0, 8.0)) for _ in range(2)]
+        self.up, self.down = (Link(cluster.clock, cluster.rng, delay) for delay in self._delays)
         self.alive = self.connected = True
+        self.witness = Witness()
         self._suspected: set[str] = set()
 
     def command(self, message: dict[str, Any]) -> None:
         if not self.alive:
             return
         workers = self.cluster.workers
+        self.witness.ordered(message)
         match message["op"]:
+            case "end":
+                self.end()
             case "spawn":
                 name = message["worker"]
+                self.cluster.checks.no_worker_is_named_twice(name)
                 workers[name] = Worker(self.cluster, name, self.name)
                 workers[name].start()
             case "kill":
@@ -139,7 +195,20 @@ class Node:
 
     def send(self, message: dict[str, Any]) -> None:
         if self.alive:
+            self.witness.said(message["worker"], message)
             self.up.send(self.cluster.at_coordinator, message)
+
+    def coordinator_ended(self) -> None:
+        """What was on its way to it is lost; of what it had sent, the first part still arrives."""
+        self.up.cut()
+        self.cluster.clock.after(self.cluster.rng.random() * 0.03, self.down.cut)
+
+    def reconnect(self) -> None:
+        """Another coordinator answers."""
+        if self.alive and self.connected:
+            clock, rng = self.cluster.clock, self.cluster.rng
+            self.up, self.down = (Link(clock, rng, delay) for delay in self._delays)
+            self.up.send(self.cluster.coordinator.hello, self.name, self.witness.accounts())
 
     def cut_off(self, seen_after_s: float) -> None:
         """The connection is lost. The coordinator sees it at once or late; the agent after `seen_after_s`."""
@@ -151,7 +220,7 @@ class Node:
         clock, rng = self.cluster.clock, self.cluster.rng
         lost = NodeLost(node=self.name, detail="the agent's connection closed")
         # Sooner than a hang would be suspected: nothing renews a lease of a node that vanishes without a word.
-        clock.after(rng.random() * rng.choice((0.01, 0.5)), self.cluster.coordinator.tell, lost)
+        clock.after(rng.random() * rng.choice((0.01, 0.5)), self.cluster.tell, lost)
         clock.after(seen_after_s, self.end)
 
     def end(self) -> None:
@@ -179,12 +248,14 @@ class Cluster:
         self.truth = undisturbed(len(self.job.rank_nodes), self.steps)
         self.workers: dict[str, Worker] = {}
         self.checks = Checks(self)
+        self.ledger = Ledger()
         self.coordinator = SimulatedCoordinator(self, self.job)
         names = dict.fromkeys((*self.job.rank_nodes, *self.job.spare_nodes))
         self.nodes = {name: Node(self, name) for name in names}
         self.traps = [fault for fault in plan.faults if fault.point]
         self._groups: dict[int, Group] = {}
         self._raised = 0
+        self._next_crash: int | None = None
 
     # ---------------------------------------------------------------- running
 
@@ -193,12 +264,11 @@ class Cluster:
         self.coordinator.begin()
         self._arm(early=True)
         self.clock.after(TICK_S, self._tick)
-        clock, coordinator = self.clock, self.coordinator
-        while coordinator.ended is None and not self.checks.nobody_can_tell:
-            clock.step()
-        if coordinator.ended is None:
+        while self.coordinator.ended is None and not self.checks.nobody_can_tell:
+            self.clock.step()
+        if self.coordinator.ended is None:
             return End(outcome="hung", reason="every rank hangs in its script at once: no other one waits")
-        return coordinator.ended
+        return self.coordinator.ended
 
     def _arm(self, *, early: bool) -> None:
         for fault in self.plan.faults:
@@ -210,14 +280,44 @@ class Cluster:
 
     def _tick(self) -> None:
         self.coordinator.tell(Tick())
-        self.checks.on_tick()
+        if self.coordinator.leads:
+            self.checks.on_tick()
         idle = self.clock.next_at() - self.clock.now
         self.clock.after(min(max(TICK_S, idle), IDLE_TICK_S), self._tick)
 
     def at_coordinator(self, message: dict[str, Any]) -> None:
         told = input_of(message)
         if told is not None:
+            if message["op"] == "quiesced":
+                self.checks.heard(message["worker"], message["generation"], message["number"])
             self.coordinator.tell(told)
+
+    def tell(self, event: Input) -> None:
+        """For whom it is the coordinator of the moment that learns it; the launcher tells a later one to stop."""
+        if self.coordinator.dead and isinstance(event, StopRequested):
+            self.clock.after(0.1, self.tell, event)
+        self.coordinator.tell(event)
+
+    def coordinator_died(self) -> None:
+        self.coordinator.dead = True
+        if self.log is not None:
+            self.log(f"{self.clock.now:8.3f} *** the coordinator is dead")
+        for node in self.nodes.values():
+            if node.alive and node.connected:
+                node.coordinator_ended()
+        self.clock.after(0.1 + self.rng.random() * self.rng.choice((0.1, 0.5, 2.0)), self._start_coordinator)
+
+    def _start_coordinator(self) -> None:
+        self.coordinator = SimulatedCoordinator(self, self.job)
+        if self._next_crash is not None:
+            self.coordinator.dies_after, self._next_crash = self._next_crash, None
+        if self.ledger.ended is not None:
+            outcome, reason = self.ledger.ended
+            self.coordinator.ended = End(outcome=outcome, reason=reason)
+            return
+        for node in self.nodes.values():
+            self.clock.after(self.rng.random() * self.rng.choice((0.01, 0.3)), node.reconnect)
+        self.clock.after(self.job.detection.lease_s, self.coordinator.take_over)
 
     # ---------------------------------------------------------------- what workers need
 
@@ -262,6 +362,9 @@ class Cluster:
 
     def strike(self, fault: Fault, at: Worker | None) -> None:
         """Apply a fault to its victim, if there is such a one now."""
+        if fault.kind == "coordinator":
+            self._kill_coordinator(fault)
+            return
         victim = self._victim(fault, at)
         if victim is None and fault.kind != "stop_job":
             return
@@ -271,7 +374,7 @@ class Cluster:
         self.checks.hangs += unnoticed
         self.struck(fault.kind, fault.point, hit if of_node or victim is None else [victim.name])
         if fault.kind == "stop_job":
-            self.coordinator.tell(StopRequested(reason="SIGTERM received"))
+            self.tell(StopRequested(reason="SIGTERM received"))
             return
         assert victim is not None
         node = self.nodes[victim.node]
@@ -306,6 +409,17 @@ class Cluster:
         self.checks.fault_struck(kind, point, workers)
         if self.log is not None:
             self.log(f"{self.clock.now:8.3f} *** {kind} {point} {' '.join(workers)}")
+
+    def _kill_coordinator(self, fault: Fault) -> None:
+        """At once, or after a few more of its acts; where there is none just now, the next one soon after its start."""
+        acts = self.rng.choice((0, self.rng.randint(0, 3), self.rng.randint(0, 12)))
+        self.struck(fault.kind, fault.point, [])
+        if self.coordinator.dead:
+            self._next_crash = acts
+        elif acts and self.coordinator.dies_after is None:
+            self.coordinator.dies_after = acts
+        else:
+            self.coordinator_died()
 
     def _kill(self, worker: Worker) -> None:
         if worker.alive:

@@ -9,7 +9,7 @@ from typing import Final
 from phoenix_core.roster import Job
 from phoenix_core.settings import Detection
 
-DETECTION: Final = Detection(silent_s=1.0, hang_floor_s=2.0, between_steps_s=8.0, first_step_s=30.0)
+DETECTION: Final = Detection(silent_s=1.0, hang_floor_s=2.0, between_steps_s=8.0, first_step_s=30.0, lease_s=2.0)
 """A process that is silent altogether is found before a hang is suspected: who waits for its word as a holder is
 behind in the collectives, and would be blamed in its place.
 """
@@ -23,6 +23,7 @@ IN_A_RECOVERY: Final = ("start", "build", "quiesce", "offered", "planned", "fetc
 
 KINDS: Final = ("kill",) * 8 + (
     "hang", "hang", "stop", "stop", "silent", "pause", "pause", "agent", "agent", "partition", "partition", "peer_link",
+    "coordinator", "coordinator",
 )  # fmt: skip
 
 
@@ -117,6 +118,8 @@ def _add_faults(plan: Plan, rng: random.Random) -> None:
     if rng.random() < 0.1:
         plan.faults += rng.choice((_failure_while_another_builds, _death_before_safety, _hang_at_the_end))(plan, rng)
     if rng.random() < 0.1:
+        plan.faults += rng.choice((_death_while_nobody_leads, _coordinator_in_a_recovery))(plan, rng)
+    if rng.random() < 0.1:
         rank = rng.randrange(len(plan.job.rank_nodes))
         where = rng.choice(("build", "forward", "forward", "forward"))
         boundary = -1 if where == "build" else rng.randrange(plan.steps)
@@ -147,3 +150,17 @@ def _hang_at_the_end(plan: Plan, rng: random.Random) -> list[Fault]:
     """A rank hangs in its last step, when others may be through."""
     last = len(plan.job.rank_nodes) * plan.steps - rng.randrange(len(plan.job.rank_nodes))
     return [Fault("hang", "self", point=rng.choice(("optimizer", "commit")), nth=last)]
+
+
+def _death_while_nobody_leads(_: Plan, rng: random.Random) -> list[Fault]:
+    """The coordinator's process ends, and somebody fails before another one is told anything."""
+    at = rng.random() * 0.4
+    kind = rng.choice(("kill", "stop", "agent"))
+    return [Fault("coordinator", "any", at=at), Fault(kind, "any", at=at + rng.random() * 0.2)]
+
+
+def _coordinator_in_a_recovery(_: Plan, rng: random.Random) -> list[Fault]:
+    """It ends at a point of a recovery, and now and then the next one does too."""
+    fault = Fault("coordinator", "any", point=rng.choice(IN_A_RECOVERY), nth=rng.randint(1, 4))
+    again = [Fault("coordinator", "any", at=rng.random())] if rng.random() < 0.3 else []
+    return [Fault("kill", "rank", at=rng.random() * 0.3), fault, *again]

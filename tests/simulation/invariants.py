@@ -19,7 +19,6 @@ from phoenix_core.protocol import (
     Input,
     Kill,
     NodeLost,
-    Quiesced,
     Record,
     Release,
     Resume,
@@ -65,6 +64,7 @@ class Checks:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.generation = 0
+        self.first_ranks: tuple[str, ...] = ()
         self.resumed_generation, self.resumed_at = 0, 0.0
         self.committed_by_all = 0
         self.reached: dict[int, int] = {}
@@ -96,7 +96,7 @@ class Checks:
                 case Record(kind="failure_detected"):
                     self._failed(decision)
                 case Announce():
-                    self.generations_only_grow(decision.world)
+                    self.generations_only_grow(decision)
                     self.every_place_has_one_worker(decision.world)
                     self.generation = decision.world.generation
                     members = self.cluster.coordinator.membership.members
@@ -110,6 +110,18 @@ class Checks:
                     self.released = True
         if self.cluster.coordinator.membership.phase is Phase.RECOVERING and self.recovering_since is None:
             self.recovering_since = self.cluster.clock.now
+
+    def coordinator_took_over(self, decisions: Sequence[Decision]) -> None:
+        """What the one before had decided and told nobody, is not known to the next; which may decide otherwise."""
+        membership, now = self.cluster.coordinator.membership, self.cluster.clock.now
+        self.lost_nodes.update(membership.lost_nodes)
+        known = {name for name, member in membership.members.items() if member.alive}
+        known |= {str(d.fields["worker"]) for d in decisions if isinstance(d, Record) and d.kind == "failure_detected"}
+        self.fenced = {worker: now for worker in self.fenced if worker not in known}
+        self.recovering_since = None
+
+    def no_worker_is_named_twice(self, worker: str) -> None:
+        require(worker not in self.cluster.workers, "no worker is named twice", worker)
 
     def _failed(self, record: Record) -> None:
         worker, rank = str(record.fields["worker"]), record.fields["rank"]
@@ -142,8 +154,13 @@ class Checks:
         innocent = cause == "no_progress" and worker not in self.struck and worker in self.has_resumed
         require(not innocent, "only the faulty are blamed", f"nothing ever happened to {worker}")
 
-    def generations_only_grow(self, world: World) -> None:
-        follows = world.generation > self.generation
+    def generations_only_grow(self, announced: Announce) -> None:
+        """The first world alone may be said again, by a coordinator that does not know who has heard it."""
+        world = announced.world
+        again = announced.fresh and (world.generation, world.ranks) == (self.generation, self.first_ranks)
+        if announced.fresh:
+            self.first_ranks = world.ranks
+        follows = world.generation > self.generation or again
         require(follows, "generations only grow, one world each", f"{world} follows generation {self.generation}")
 
     def every_place_has_one_worker(self, world: World) -> None:
@@ -178,15 +195,16 @@ class Checks:
         best = (b for b in sorted(lives | kept, reverse=True) if all(possible(rank, b) for rank in range(len(names))))
         return next(best, None)
 
-    def offered(self, worker: Worker, generation: int) -> None:
-        """What a worker really had when it made its offer, which is on its way now."""
+    def offered(self, worker: Worker, generation: int) -> int:
+        """What a worker really had when it made its offer, which is on its way now; the offer's number."""
         small = {(rank, b) for rank, kept in worker.held.boundaries().items() for b in kept}
         small |= {(rank, b) for rank, kept in worker.gate.own.boundaries().items() for b in kept}
-        self.on_the_way.setdefault((worker.name, generation), []).append(Had(worker.whole, small))
+        offers = self.on_the_way.setdefault((worker.name, generation), [])
+        offers.append(Had(worker.whole, small))
+        return len(offers) - 1
 
-    def heard(self, event: Quiesced) -> None:
-        key = (event.worker, event.generation)
-        self.has[key] = self.on_the_way[key].pop(0)
+    def heard(self, worker: str, generation: int, number: int) -> None:
+        self.has[worker, generation] = self.on_the_way[worker, generation][number]
 
     def all_leave_together(self) -> None:
         workers = self.cluster.world_workers()

@@ -327,10 +327,10 @@ class Worker(Process):
         self._point("quiesce")
 
     def _send_offer(self, generation: int) -> None:
-        self.cluster.checks.offered(self, generation)
+        number = self.cluster.checks.offered(self, generation)
         own, held = self.gate.own.boundaries().get(self.rank, ()), self.held.boundaries()
         offer = Offer(live=self.live, own=own, whole=self.gate.whole and self.in_loop, held=held)
-        self.send("quiesced", generation=generation, offer=offer.to_json())
+        self.send("quiesced", generation=generation, offer=offer.to_json(), number=number)
 
     def _recover_once(self, call: Call) -> Thread[None]:
         cluster, generation = self.cluster, call.generation
