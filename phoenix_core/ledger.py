@@ -18,15 +18,17 @@ from typing import Any
 class Ledger:
     """`seats[r]` is (worker, node) of rank r in `generation`; empty: the job has not begun.
 
-    `resumed`: the newest generation that was to resume; 0 before training began. `spawned` workers have been named.
-    `failures` are counted by rank (see restarts.py), up to boundary `furthest`. `on_disk` is the boundary of the latest
-    complete checkpoint. `ended`: (outcome, reason) of the job.
+    `vacant` are the ranks whose worker there was taken for failed and has not been replaced. `resumed`: the newest
+    generation that was to resume; 0 before training began. `spawned` workers have been named. `failures` are counted by
+    rank (see restarts.py), up to boundary `furthest`. `on_disk` is the boundary of the latest complete checkpoint.
+    `ended`: (outcome, reason) of the job.
     """
 
     generation: int = 0
     resumed: int = 0
     spawned: int = 0
     seats: tuple[tuple[str, str], ...] = ()
+    vacant: tuple[int, ...] = ()
     lost_nodes: tuple[str, ...] = ()
     failures: Mapping[int, int] = field(default_factory=dict)
     furthest: int = 0
@@ -40,6 +42,7 @@ class Ledger:
     def from_json(data: Mapping[str, Any]) -> Ledger:
         tuples = {
             "seats": tuple((worker, node) for worker, node in data["seats"]),
+            "vacant": tuple(data["vacant"]),
             "lost_nodes": tuple(data["lost_nodes"]),
             "failures": {int(rank): int(count) for rank, count in data["failures"]},
             "ended": tuple(data["ended"]) if data["ended"] else None,

@@ -9,6 +9,7 @@ have then. What the agents saw fail, while nobody listened, is handled as if it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from phoenix_core.ledger import Ledger
@@ -59,6 +60,7 @@ class Succession(Membership):
             resumed=self._resumed,
             spawned=self._spawned,
             seats=tuple((worker, self.members[worker].node) for worker in self.ranks),
+            vacant=tuple(sorted(self._vacant)),
             lost_nodes=tuple(self.lost_nodes),
             failures=dict(self._restarts.counts),
             furthest=self._restarts.furthest,
@@ -142,13 +144,16 @@ class Succession(Membership):
         return [decision for event in events for decision in self.handle(event, now)]
 
     def _sit_down(self, told: Mapping[str, Sequence[Account]], accounts: Mapping[str, Account], now: float) -> None:
-        """Everybody takes the place that was decided, as if nobody had failed since."""
+        """Everybody takes the place that was decided, as if nobody else had failed since."""
         found = self._found
         self.generation, self._spawned = found.generation, found.spawned
         self.ranks = [worker for worker, _ in found.seats]
-        self._rank_of = {worker: rank for rank, worker in enumerate(self.ranks)}
+        self._vacant = set(found.vacant)
+        self._rank_of = {worker: rank for rank, worker in enumerate(self.ranks) if rank not in self._vacant}
         for worker, node in found.seats:
             self.members[worker] = Member(worker=worker, node=node, state=State.ACTIVE, changed_at=now)
+        for rank in found.vacant:
+            self.members[self.ranks[rank]].state = State.FAILED
         for node, theirs in told.items():
             for account in theirs:
                 self._place(account, node, now)
@@ -156,29 +161,31 @@ class Succession(Membership):
             slots = (*self.job.rank_nodes, *self.job.spare_nodes).count(node)
             there = sum(member.node == node and member.alive for member in self.members.values())
             self._to_respawn += [node] * (slots - there)
-        # Who has never been told of its rank is still a spare, and as good as any other one.
+        if found.resumed:
+            self._unseat({account.worker for account in accounts.values() if not account.told and account.code is None})
+
+    def _unseat(self, untold: AbstractSet[str]) -> None:
+        """Who has never been told of its rank is still a spare, and as good as any other one."""
         for rank, worker in enumerate(self.ranks):
-            known = accounts.get(worker)
-            if known is not None and known.told == 0 and known.code is None and found.generation > 1:
-                del self._rank_of[worker]
+            if worker in untold and self._rank_of.pop(worker, None) is not None:
                 self._vacant.add(rank)
                 self.members[worker].state = State.PARKED
 
     def _place(self, account: Account, node: str, now: float) -> None:
-        seated = account.worker in self._rank_of
-        if account.code is not None and not seated:
+        worker = account.worker
+        if account.code is not None and worker not in self._rank_of:
             return
-        if seated:
+        if worker in self._rank_of:
             state = State.ACTIVE
-        elif account.told:
-            state = State.FAILED  # it had a rank, and another one was given it: it may not have heard that
+        elif account.told or worker in self.members:
+            state = State.FAILED  # it has lost its rank, and may not have heard that
         else:
             state = State.STARTING if account.address is None else State.PARKED
-        member = Member(worker=account.worker, node=node, state=state, address=account.address, changed_at=now)
+        member = Member(worker=worker, node=node, state=state, address=account.address, changed_at=now)
         member.error = account.error
         if account.progress:
             member.progress = Progress.from_json(account.progress)
-        self.members[account.worker] = member
+        self.members[worker] = member
 
     def _go_on(self, accounts: Mapping[str, Account]) -> list[Decision]:
         """The phase that the job is in, by what its ranks were told; fences who has no place any more."""

@@ -17,9 +17,9 @@ Message = Mapping[str, Any]
 class Account:
     """All that one agent knows of one of its workers; generations are 0 where there was none.
 
-    `called`, `told`: the first and the newest world that the worker was told, so it has a rank. `announced`: that, or a later alert. `resumed`,
-    `restored`, `finished`: the newest generation that it was told to resume, said to be restored in, has finished in.
-    `suspected` is (cause, detail). `code` is None while the process lives.
+    `called`, `told`: the first and the newest world that the worker was told, so it has a rank. `announced`: that, or a
+    later alert. `resumed`, `restored`, `finished`: the newest generation that it was told to resume, has said to be
+    restored in, has finished in. `suspected` is (cause, detail). `code` is None while the process lives.
     """
 
     worker: str

@@ -116,12 +116,15 @@ class SimulatedCoordinator(Coordinator):
             for decision in decisions:
                 self.cluster.log(f"{'':22}-> {decision}")
         if decisions:
-            self.cluster.ledger = Ledger.from_json(self.membership.ledger.to_json())
+            self._note()
             self.cluster.checks.decided(event, decisions, before)
         for decision in decisions:
             if isinstance(decision, End):
                 self.cluster.checks.ended(decision)
         self._apply(decisions)
+
+    def _note(self) -> None:
+        self.cluster.ledger = Ledger.from_json(self.membership.ledger.to_json())
 
     def tell(self, event: Input) -> None:
         self._tell(event)
@@ -412,7 +415,9 @@ class Cluster:
 
     def _kill_coordinator(self, fault: Fault) -> None:
         """At once, or after a few more of its acts; where there is none just now, the next one soon after its start."""
-        acts = self.rng.choice((0, self.rng.randint(0, 3), self.rng.randint(0, 12)))
+        acts = (
+            self.rng.choice((0, self.rng.randint(0, 3), self.rng.randint(0, 12))) if fault.acts is None else fault.acts
+        )
         self.struck(fault.kind, fault.point, [])
         if self.coordinator.dead:
             self._next_crash = acts

@@ -31,7 +31,8 @@ KINDS: Final = ("kill",) * 8 + (
 class Fault:
     """Where `point` is empty: `at` so many seconds; else at the `nth` time that any worker comes to that point.
 
-    Both count from the instant at which training began, or, where it is `early`, from the job's start.
+    Both count from the instant at which training began, or, where it is `early`, from the job's start. `acts`: how many
+    more acts the coordinator is granted; None for any number.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Fault:
     point: str = ""
     nth: int = 1
     early: bool = False
+    acts: int | None = None
     seen: int = 0
 
 
@@ -118,7 +120,7 @@ def _add_faults(plan: Plan, rng: random.Random) -> None:
     if rng.random() < 0.1:
         plan.faults += rng.choice((_failure_while_another_builds, _death_before_safety, _hang_at_the_end))(plan, rng)
     if rng.random() < 0.1:
-        plan.faults += rng.choice((_death_while_nobody_leads, _coordinator_in_a_recovery))(plan, rng)
+        plan.faults += rng.choice((_death_while_nobody_leads, _coordinator_in_a_recovery, _verdict_unsaid))(plan, rng)
     if rng.random() < 0.1:
         rank = rng.randrange(len(plan.job.rank_nodes))
         where = rng.choice(("build", "forward", "forward", "forward"))
@@ -164,3 +166,10 @@ def _coordinator_in_a_recovery(_: Plan, rng: random.Random) -> list[Fault]:
     fault = Fault("coordinator", "any", point=rng.choice(IN_A_RECOVERY), nth=rng.randint(1, 4))
     again = [Fault("coordinator", "any", at=rng.random())] if rng.random() < 0.3 else []
     return [Fault("kill", "rank", at=rng.random() * 0.3), fault, *again]
+
+
+def _verdict_unsaid(_: Plan, rng: random.Random) -> list[Fault]:
+    """The coordinator decides that a rank has failed, and its process ends before it has told everybody."""
+    at = rng.random() * 0.4
+    kind = rng.choice(("stop", "stop", "silent", "kill"))
+    return [Fault(kind, "rank", at=at), Fault("coordinator", "any", at=at, acts=rng.choice((1, 1, 2, 3)))]

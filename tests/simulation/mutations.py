@@ -17,7 +17,10 @@ from phoenix_core.membership import Membership
 from phoenix_core.placement import Offer, plan_restore
 from phoenix_core.protocol import End, Kill, NodeLost, Release, SendPlan
 from phoenix_core.roster import Phase, State
+from phoenix_core.succession import Succession
 from phoenix_core.transport import SmallStates
+from phoenix_core.witness import Witness
+from tests.simulation.cluster import SimulatedCoordinator
 from tests.simulation.gates import Gate, ShardGate
 from tests.simulation.worker import Worker
 
@@ -94,6 +97,46 @@ def _form_with_one_spare(form: Code, self: Membership, filled: set[int], now: fl
         for rank in filled:
             self.ranks[rank] = self.ranks[min(filled)]
     return form(self, filled, now)
+
+
+# ------------------------------------------------------------------ one coordinator after another
+
+
+@plant("what is decided is written down before it is said", SimulatedCoordinator, "_note")
+def _note_one_behind(note: Code, self: SimulatedCoordinator) -> Any:
+    """The ledger is written only when the next decision is made."""
+    last = getattr(self, "unwritten", None)
+    self.unwritten = self.membership.ledger  # type: ignore[attr-defined]
+    if last is not None:
+        self.cluster.ledger = last
+
+
+@plant("no worker is named twice", Succession, "_sit_down")
+def _sit_down_and_count(sit_down: Code, self: Succession, *args: Any) -> Any:
+    """A new coordinator counts the workers that it is told of, to name the next one."""
+    sit_down(self, *args)
+    self._spawned = len(self.members)
+
+
+@plant("who has lost its rank is fenced by the next coordinator too", Succession, "_go_on")
+def _go_on_without_kill(go_on: Code, *args: Any) -> Any:
+    """No Kill for a worker whose rank another one has."""
+    return [decision for decision in go_on(*args) if not isinstance(decision, Kill)]
+
+
+@plant("a recovery that nobody leads any more begins anew", Succession, "_go_on")
+def _go_on_as_it_was(go_on: Code, self: Succession, *args: Any) -> Any:
+    """A new coordinator takes every job that has begun for one that trains."""
+    decisions = go_on(self, *args)
+    if self.phase is Phase.RECOVERING and not self._vacant:
+        self.phase, self._resumed_at = Phase.RUNNING, 0
+    return decisions
+
+
+@plant("agents tell what they saw while nobody led", Witness, "said")
+def _said_in_vain(said: Code, self: Witness, worker: str, message: Any) -> Any:
+    """An agent does not keep that a process has ended or does not run."""
+    return None if message["op"] in ("exited", "suspected") else said(self, worker, message)
 
 
 # ------------------------------------------------------------------ the restore plan
