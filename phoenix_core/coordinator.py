@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from phoenix_core.agent import start_ticks
 from phoenix_core.events import EventWriter
 from phoenix_core.ledger import Book, Ledger
 from phoenix_core.narrator import Narrator
@@ -313,6 +315,7 @@ async def serve(config: dict[str, Any]) -> int:
     )
     run_dir = config["run_dir"]
     events = EventWriter(Path(run_dir) / COORDINATOR_EVENTS if run_dir else None, forgiving=True)
+    events.emit("coordinator_started", pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
     coordinator = Coordinator(job, token=config["token"], events=events, book=Book(config["ledger_fd"]))
     end = await coordinator.run(socket.socket(fileno=config["control_fd"]))
     if end.outcome != "completed":

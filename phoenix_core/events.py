@@ -20,6 +20,7 @@ from typing import Final
 
 KINDS: Final[Mapping[str, str]] = {
     # coordinator
+    "coordinator_started": "its process serves; data: pid, start_ticks (identity of the pid)",
     "job_started": "the coordinator serves; data: world_size, spares, nodes",
     "world_formed": "a generation exists; data: ranks (worker per rank), spares, joining (ranks to be restored)",
     "failure_detected": "a worker is taken for failed; worker, rank, generation (that it ends in); data: cause, detail "

@@ -37,11 +37,15 @@ class Watched:
     """What the events have told so far."""
 
     pids: dict[str, int] = field(default_factory=dict)
+    coordinator: int = 0
+    """Its process, whichever it is now."""
     ranks: list[str] = field(default_factory=list)
     parked: set[str] = field(default_factory=set)
 
     def learn(self, event: Event) -> None:
-        if event.kind == "worker_spawned" and event.worker is not None:
+        if event.kind == "coordinator_started":
+            self.coordinator = int(str(event.data["pid"]))
+        elif event.kind == "worker_spawned" and event.worker is not None:
             self.pids[event.worker] = int(str(event.data["pid"]))
         elif event.kind == "world_formed":
             ranks = event.data["ranks"]
