@@ -280,7 +280,7 @@ def mesh_text(found: Sequence[Mapping[str, Any]]) -> str:
     text += (
         f"\nOne group of n ranks asks the store about {factor:.1f} n^{power} times and opens n(n-1)/2 connections, n-1 "
         "at each rank; all addresses are read by all, so the bytes grow with n^2 at the least. **Not measured, by that "
-        f"formula alone:** requests, the processor time of the coordinator at {1e6 * cost_s:.0f} us each:\n\n"
+        f"formula alone:** requests, the processor time of the store at {1e6 * cost_s:.0f} us each:\n\n"
     )
     header = ["ranks", "requests", "processor seconds, at least", "connections", "at each rank"]
     return text + table(header, [_far_row(n, factor * n**power, cost_s) for n in SIZES])

@@ -1,4 +1,4 @@
-"""The rendezvous store as torch sees it: a client of the coordinator's key-value service."""
+"""The rendezvous store as torch sees it: a client of the launcher's key-value service."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ControlStore(Store):
         file.flush()
         line = file.readline()
         if not line:
-            raise PeerLost("the coordinator closed the rendezvous store's connection")
+            raise PeerLost("the launcher closed the rendezvous store's connection")
         return decode(line)
 
     def close(self) -> None:

@@ -78,10 +78,11 @@ class Recovery:
 def recoveries(events: Iterable[Event]) -> list[Recovery]:
     """Every recovery that the events tell of, in order of generation.
 
-    A failure of a worker that holds no rank (a parked spare) starts no recovery.
+    A failure of a worker that holds no rank (a parked spare) starts no recovery; nor does the end of a coordinator,
+    unless it led one: that is superseded, and another one begins with the coordinator that takes over.
     """
     ordered = sorted(events, key=lambda event: event.at)
-    failures = [event for event in ordered if event.kind == "failure_detected" and event.rank is not None]
+    failures = [event for event in ordered if _begins_a_recovery(event)]
     faults = _faults_of(ordered, failures)
     generations = sorted({event.generation for event in failures if event.generation is not None})
     recovered = []
@@ -90,6 +91,12 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
         fault = next((faults[index] for index in own if index in faults), None)
         recovered.append(_recovery(ordered, generation, [failures[index] for index in own], fault, following))
     return recovered
+
+
+def _begins_a_recovery(event: Event) -> bool:
+    if event.kind == "coordinator_restarted":
+        return bool(event.data.get("recovering"))
+    return event.kind == "failure_detected" and event.rank is not None
 
 
 def _faults_of(events: Sequence[Event], failures: Sequence[Event]) -> dict[int, Event]:
@@ -146,6 +153,8 @@ def _tile(started: int, instants: Mapping[Phase, int | None], *, closed: bool) -
 
 
 def _failure(event: Event) -> Failure:
+    if event.kind == "coordinator_restarted":
+        return Failure(worker="coordinator", rank=None, cause="exit")
     cause, detail = str(event.data.get("cause", "")), str(event.data.get("detail", ""))
     return Failure(worker=event.worker or "", rank=event.rank, cause=cause, detail=detail)
 

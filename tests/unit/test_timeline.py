@@ -58,6 +58,21 @@ def the_only(events: list[Event]) -> Recovery:
     return recovery
 
 
+def test_a_recovery_whose_coordinator_ends_is_superseded_by_the_next_ones() -> None:
+    broken = [e for e in a_kill() if e.at < 1150 * MS]  # nobody is restored yet
+    again = [e for e in a_kill(1300.0, 2, fault=None) if e.kind not in ("failure_detected", "phase_entered")]
+    restarted = event("coordinator_restarted", 1302, generation=2, recovering=True, ranks=3, spares=1)
+    first, second = recoveries([*broken, restarted, *again])
+    assert (first.generation, first.superseded, first.fault) == (1, True, "f1")
+    assert (second.generation, second.superseded, second.complete) == (2, False, True)
+    assert [failure.worker for failure in second.failures] == ["coordinator"]
+
+
+def test_a_coordinator_that_ends_in_training_makes_no_recovery() -> None:
+    restarted = event("coordinator_restarted", 700, generation=0, recovering=False, ranks=4, spares=1)
+    assert recoveries([restarted, *a_kill()]) == recoveries(a_kill())
+
+
 def test_a_kill_by_phases() -> None:
     recovery = the_only(a_kill())
     expected = {

@@ -126,7 +126,7 @@ def test_only_connected_foreign_sockets_are_shut_down() -> None:
 
 @pytest.fixture
 def store_address() -> Iterator[tuple[str, int]]:
-    """A store server on a loop of its own, as in the coordinator."""
+    """A store server on a loop of its own, as in the launcher."""
     loop = asyncio.new_event_loop()
     listener = socket.create_server((LOOPBACK, 0))
     address = listener.getsockname()
