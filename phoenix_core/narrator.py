@@ -24,7 +24,7 @@ class Narrator:
                 return f"rank {fields['rank']} ({_who(fields)}) failed ({_why(fields)}); training waits"
             case "coordinator_restarted":
                 self._broken_at = now if fields["recovering"] else None
-                goes_on = "the broken recovery begins anew" if fields["recovering"] else "training went on meanwhile"
+                goes_on = "the broken recovery begins anew" if fields["recovering"] else "the job went on meanwhile"
                 return f"the new coordinator found {fields['ranks']} ranks and {fields['spares']} spares; {goes_on}"
             case "straggler_suspected":
                 waited, window = float(str(fields["waiting_s"])), float(str(fields["of_s"]))

@@ -97,7 +97,7 @@ def test_training_does_not_wait_for_a_coordinator(run_dir: Path, twin: Finished)
     assert meanwhile and restarted.data == {"ranks": 2, "spares": 0, "recovering": False}
     assert not [event for event in finished.events if event.kind == "failure_detected"]
     assert "the coordinator was ended by signal 9; another one is started" in finished.stderr
-    assert "the new coordinator found 2 ranks and 0 spares; training went on meanwhile" in finished.stderr
+    assert "the new coordinator found 2 ranks and 0 spares; the job went on meanwhile" in finished.stderr
 
 
 @pytest.mark.soak

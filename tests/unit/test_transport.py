@@ -166,3 +166,12 @@ def test_a_wait_ends_when_a_newer_generation_is_announced(store_address: tuple[s
     with pytest.raises(GenerationSuperseded):
         store.get("1/never")
     store.close()
+
+
+def test_the_store_forgets_generations_older_than_the_last_but_one(store_address: tuple[str, int]) -> None:
+    store = ControlStore(store_address, "token")
+    for key in ("init/x", "1/a", "2/b", "3/c"):
+        store.set(key, b"value")
+    assert not store.check(["1/a"])
+    assert store.check(["init/x", "2/b", "3/c"])
+    store.close()
