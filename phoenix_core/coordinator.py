@@ -57,7 +57,6 @@ from phoenix_core.succession import Succession
 from phoenix_core.wire import COORDINATOR_EVENTS, LINE_LIMIT, encode, messages
 from phoenix_core.witness import Account
 from phoenix_core.world import World
-from phoenix_core.xids import Action
 
 EXIT_CODES = {"completed": 0, "failed": 1, "stopped": 130}
 TICK_S = 0.05
@@ -93,8 +92,7 @@ def input_of(message: dict[str, Any]) -> Input | None:
         case "script_failed":
             return ScriptFailed(worker=worker, error=message["error"])
         case "device_failed":
-            told = {"error": message["error"], "code": message["code"], "xids": tuple(message["xids"])}
-            return DeviceFailed(worker=worker, action=Action(message["action"]), **told)
+            return DeviceFailed.from_json(worker, message)
     return None
 
 

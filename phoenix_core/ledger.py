@@ -21,7 +21,7 @@ class Ledger:
     `vacant` are the ranks whose worker there was taken for failed and has not been replaced. `resumed`: the newest
     generation that was to resume; 0 before training began. `spawned` workers have been named. `failures` are counted by
     rank (see restarts.py), up to boundary `furthest`. `on_disk` is the boundary of the latest complete checkpoint.
-    `ended`: (outcome, reason) of the job.
+    `device_errors` are counted by node (see quarantine.py). `ended`: (outcome, reason) of the job.
     """
 
     generation: int = 0
@@ -30,6 +30,8 @@ class Ledger:
     seats: tuple[tuple[str, str], ...] = ()
     vacant: tuple[int, ...] = ()
     lost_nodes: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    device_errors: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[int, int] = field(default_factory=dict)
     furthest: int = 0
     on_disk: int = 0
@@ -44,6 +46,7 @@ class Ledger:
             "seats": tuple((worker, node) for worker, node in data["seats"]),
             "vacant": tuple(data["vacant"]),
             "lost_nodes": tuple(data["lost_nodes"]),
+            "quarantined": tuple(data["quarantined"]),
             "failures": {int(rank): int(count) for rank, count in data["failures"]},
             "ended": tuple(data["ended"]) if data["ended"] else None,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from phoenix_core.placement import Offer, RestorePlan
 from phoenix_core.world import World
@@ -123,6 +124,11 @@ class DeviceFailed:
     code: int | None
     xids: tuple[int, ...]
     action: Action
+
+    @staticmethod
+    def from_json(worker: str, data: Mapping[str, Any]) -> DeviceFailed:
+        told = {"error": data["error"], "code": data["code"], "xids": tuple(data["xids"])}
+        return DeviceFailed(worker=worker, action=Action(data["action"]), **told)
 
     def facts(self) -> dict[str, object]:
         return {"code": self.code, "xids": list(self.xids), "action": str(self.action)}

@@ -21,7 +21,7 @@ ERRORS_A_NODE: Final = 3
 class Quarantine:
     def __init__(self) -> None:
         self.nodes: set[str] = set()
-        self._errors: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
 
     def struck(
         self, node: str, action: Action, members: Iterable[Member], ranked: Container[str]
@@ -30,7 +30,7 @@ class Quarantine:
 
         Where that quarantines the node, those of its workers that have none are ended: none may get one.
         """
-        self._errors[node] += 1
+        self.errors[node] += 1
         if node in self.nodes or not (why := self._reason(node, action)):
             return []
         self.nodes.add(node)
@@ -43,5 +43,5 @@ class Quarantine:
     def _reason(self, node: str, action: Action) -> str:
         if action in (Action.QUARANTINE_GPU, Action.QUARANTINE_NODE):
             return "a GPU of it needs a reset" if action is Action.QUARANTINE_GPU else "it needs a restart"
-        errors = self._errors[node]
+        errors = self.errors[node]
         return f"{errors} device errors in this job" if errors >= ERRORS_A_NODE else ""

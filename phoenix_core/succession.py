@@ -21,6 +21,7 @@ from phoenix_core.protocol import (
     Announce,
     CheckpointWritten,
     Decision,
+    DeviceFailed,
     Input,
     Kill,
     LoopFinished,
@@ -62,6 +63,8 @@ class Succession(Membership):
             seats=tuple((worker, self.members[worker].node) for worker in self.ranks),
             vacant=tuple(sorted(self._vacant)),
             lost_nodes=tuple(self.lost_nodes),
+            quarantined=tuple(sorted(self._quarantine.nodes)),
+            device_errors=dict(self._quarantine.errors),
             failures=dict(self._restarts.counts),
             furthest=self._restarts.furthest,
             on_disk=self._on_disk.boundary,
@@ -97,6 +100,8 @@ class Succession(Membership):
         self._restarts = Restarts(self.job.max_restarts, found.furthest)
         self._restarts.counts.update(found.failures)
         self._on_disk = OnDisk(found.on_disk)
+        self._quarantine.nodes.update(found.quarantined)
+        self._quarantine.errors.update(found.device_errors)
         if found.generation:
             self._sit_down(told, accounts, now)
             decisions = self._go_on(accounts)
@@ -157,7 +162,7 @@ class Succession(Membership):
         for node, theirs in told.items():
             for account in theirs:
                 self._place(account, node, now)
-        for node in told:
+        for node in (node for node in told if node not in self._quarantine.nodes):
             slots = (*self.job.rank_nodes, *self.job.spare_nodes).count(node)
             there = sum(member.node == node and member.alive for member in self.members.values())
             self._to_respawn += [node] * (slots - there)
@@ -177,8 +182,8 @@ class Succession(Membership):
             return
         if worker in self._rank_of:
             state = State.ACTIVE
-        elif account.told or worker in self.members:
-            state = State.FAILED  # it has lost its rank, and may not have heard that
+        elif account.told or worker in self.members or node in self._quarantine.nodes:
+            state = State.FAILED  # it has lost its rank or may get none, and may not have heard that
         else:
             state = State.STARTING if account.address is None else State.PARKED
         member = Member(worker=worker, node=node, state=state, address=account.address, changed_at=now)
@@ -227,6 +232,10 @@ def _checkpointed(account: Account) -> Input | None:
     return CheckpointWritten(worker=account.worker, boundary=account.checkpointed) if account.checkpointed else None
 
 
+def _device_failed(account: Account) -> Input | None:
+    return DeviceFailed.from_json(account.worker, account.device_error) if account.device_error is not None else None
+
+
 def _failed(account: Account) -> Input | None:
     if account.code is not None:
         return WorkerExited(worker=account.worker, code=account.code)
@@ -241,5 +250,5 @@ def _finished(account: Account) -> Input | None:
 
 
 BEFORE_FAILURES: Final = (_parked, _restored, _checkpointed)
-FAILURES_AND_AFTER: Final = (_failed, _finished)
+FAILURES_AND_AFTER: Final = (_device_failed, _failed, _finished)
 """What the agents noted, as inputs in the order in which they mean something."""

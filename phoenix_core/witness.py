@@ -20,6 +20,7 @@ class Account:
     `called`, `told`: the first and the newest world that the worker was told, so it has a rank. `announced`: that, or a
     later alert. `resumed`, `restored`, `finished`: the newest generation that it was told to resume, has said to be
     restored in, has finished in. `suspected` is (cause, detail). `code` is None while the process lives.
+    `device_error` and `progress` are as the worker sent them.
     """
 
     worker: str
@@ -34,6 +35,7 @@ class Account:
     released: bool = False
     error: str = ""
     suspected: tuple[str, str] | None = None
+    device_error: dict[str, Any] | None = None
     code: int | None = None
     progress: dict[str, Any] = field(default_factory=dict)
 
@@ -90,6 +92,8 @@ class Witness:
                     account.checkpointed = message["boundary"]
                 case "script_failed":
                     account.error = message["error"]
+                case "device_failed":
+                    account.device_error = {name: message[name] for name in ("error", "code", "xids", "action")}
                 case "suspected":
                     account.suspected = (message["cause"], message["detail"])
                 case "exited":

@@ -91,6 +91,15 @@ def test_an_agent_that_never_came_is_a_lost_node() -> None:
     assert only(decisions, Announce)[0].world.ranks == ("w0", "w1", "w3")
 
 
+def test_a_node_in_quarantine_stays_there() -> None:
+    told_of = {"error": "an illegal memory access", "code": 700, "xids": [48], "action": "quarantine_gpu"}
+    succession = Succession(JOB, replace(TRAINING, quarantined=("s0",), device_errors={"s0": 1}))
+    decisions = succession.take_over(told(at_work("w1", device_error=told_of)), 100.0)
+    assert failed(decisions) == [("w1", 1)] and Kill(worker="w3") in decisions
+    assert succession.ledger.quarantined == ("n1", "s0")
+    assert "n1, s0: in quarantine" in only(decisions, End)[0].reason
+
+
 def test_a_recovery_in_the_middle_is_superseded() -> None:
     ledger = Ledger(generation=2, resumed=1, spawned=4, seats=(("w0", "n0"), ("w3", "s0"), ("w2", "n2")))
     survivors = [at_work(worker, told=2, announced=2) for worker in ("w0", "w2")]
