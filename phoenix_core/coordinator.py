@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,8 @@ class Coordinator:
                 self._agents[node] = writer
                 self._heard_at[node] = time.monotonic()
                 self._told[node] = [Account.from_json(account) for account in message.get("workers", ())]
+                if self._found.seats:
+                    writer.write(encode({"op": "ping"}))  # it has heard nothing since the one before ended
                 if not self._started and set(self._agents) >= set(self.nodes):
                     self._start()
             elif not node:
@@ -200,31 +202,32 @@ class Coordinator:
         self._started = True
         if self._found.seats:
             told = {node: accounts for node, accounts in self._told.items() if node in self._heard_at}
-            self._carry_out(self.membership.take_over(told, time.monotonic()))
+            self._decide("its start", lambda: self.membership.take_over(told, time.monotonic()))
         else:
             job = self.membership.job
             ranks, spares = len(job.rank_nodes), len(job.spare_nodes)
             self.events.emit("job_started", world_size=ranks, spares=spares, nodes=self.nodes)
-            self._carry_out(self.membership.start())
+            self._decide("its start", self.membership.start)
         self._told.clear()
         early, self._early = self._early, []
         for event in early:
             self._tell(event)
 
-    def _carry_out(self, decisions: list[Decision]) -> None:
-        if decisions and self._book is not None:
-            self._book.write(self.membership.ledger)  # before anybody can act on them
-        self._apply(decisions)
-
     def _tell(self, event: Input) -> None:
         if not self._started and not isinstance(event, StopRequested):
             self._early.append(event)  # it means something once all have said what they know
             return
+        self._decide(event, lambda: self.membership.handle(event, time.monotonic()))
+
+    def _decide(self, about: object, membership: Callable[[], list[Decision]]) -> None:
         try:
-            self._carry_out(self.membership.handle(event, time.monotonic()))
+            decisions = membership()
+            if decisions and self._book is not None:
+                self._book.write(self.membership.ledger)  # before anybody can act on them
+            self._apply(decisions)
         except Exception as error:  # a defect here must end the job with a word, not leave it hanging
             if not self._outcome.done():
-                reason = f"the coordinator failed at {event}: {type(error).__name__}: {error}"
+                reason = f"the coordinator failed at {about}: {type(error).__name__}: {error}"
                 self._outcome.set_result(End(outcome="failed", reason=reason))
             raise
 
