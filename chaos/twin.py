@@ -12,7 +12,7 @@ from chaos.verdict import CheckResult, count, failed, passed, unknown
 from phoenix_core.events import Event
 
 # What the runtime itself adds to a `step_committed`; all else is what the training script recorded.
-NOT_RECORDED: Final = ("duration_ns", "restored", "stall_ns")
+NOT_RECORDED: Final = ("duration_ns", "restored", "stall_ns", "copied_bytes", "sent_bytes")
 
 Key = tuple[int, int, str]
 """(rank, step, name) of a recorded value."""

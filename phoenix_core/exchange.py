@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from phoenix_core import ddp
 from phoenix_core.errors import SnapshotUnavailable
-from phoenix_core.inbox import Call
+from phoenix_core.inbox import Call, Plan
+from phoenix_core.kept import KeptStates, Ledger, Payload
 from phoenix_core.snapshot import Protected
-from phoenix_core.transport import Payload, PeerClient, PeerServer, SmallStates
+from phoenix_core.transport import PeerClient, PeerServer
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ class Exchange:
         self._resting: tuple[int, int] | None = None
         self._layouts: list[ddp.Layout] = []
         self._start = b""
+        self._ledger = Ledger()
         self._fetching: PeerClient | None = None
         self._server = PeerServer(address, token, self._serve_live)
 
@@ -37,7 +39,7 @@ class Exchange:
         return self._server.held.boundaries()
 
     @property
-    def held_states(self) -> SmallStates:
+    def held_states(self) -> KeptStates:
         return self._server.held
 
     def rest(self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes) -> None:
@@ -73,9 +75,23 @@ class Exchange:
         description = pickle.loads(described)
         return description["layouts"], description["start"], moved
 
-    def fetch_small(self, call: Call, holder: int, owner: int, boundary: int) -> Payload:
-        """Fetch the small state of `owner` from its holder. Raises PeerLost or SnapshotUnavailable."""
-        return self._from(call, holder, lambda peer: peer.small(owner, boundary))
+    def kept_of(self, call: Call, plan: Plan, rank: int, own: KeptStates, limit: int) -> Payload:
+        """What was kept of this rank at the plan's boundary: among its `own` states, or fetched into a room there.
+
+        Raises PeerLost or SnapshotUnavailable.
+        """
+        boundary = plan.boundary
+        if plan.small is None:
+            return own.get(rank, boundary)
+
+        def room(size: int) -> memoryview:
+            return own.room(rank, boundary, size, limit)
+
+        return self._from(call, plan.small, lambda peer: peer.small(rank, boundary, room))
+
+    def taken(self, own: KeptStates) -> dict[str, Any] | None:
+        """Fields of the event `memory_reported`, where there is news."""
+        return self._ledger.changed(own, self.held_states)
 
     def _from(self, call: Call, rank: int, ask: Callable[[PeerClient], T]) -> T:
         self._fetching = peer = PeerClient(call.peers[rank], self._token)

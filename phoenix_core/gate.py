@@ -10,7 +10,9 @@ with a single bucket has no later reduction, and takes a barrier instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,10 +20,12 @@ import torch.distributed as dist
 
 from phoenix_core import ddp
 from phoenix_core.advice import LATE_DRAW, say_once
+from phoenix_core.bandwidth import Throttle, too_slow
 from phoenix_core.inbox import Inbox
+from phoenix_core.kept import KEPT_BOUNDARIES, KeptStates, Payload
+from phoenix_core.placement import holder_of
 from phoenix_core.replicator import Replicator
 from phoenix_core.snapshot import Protected
-from phoenix_core.transport import KEPT_BOUNDARIES, Payload, SmallStates
 
 
 class Gate:
@@ -32,15 +36,19 @@ class Gate:
     kept = KEPT_BOUNDARIES
     """Boundaries that are kept, here and at the holder."""
 
-    def __init__(self, protected: Protected, inbox: Inbox, on_phase: Callable[[str], None]) -> None:
+    def __init__(self, protected: Protected, inbox: Inbox, on_phase: Callable[[str], None], throttle: Throttle) -> None:
         self._protected = protected
         self._inbox = inbox
         self._on_phase = on_phase
-        self.own = SmallStates()
+        self.own = KeptStates()
         self.stall_ns = 0
+        self.waited_ns = 0
+        self.copied = 0
+        """Bytes of the last whole state that was copied."""
+        self._throttle, self._told = throttle, False
         self.recorded: Mapping[str, Any] = {}
         self._rank, self._generation = 0, 0
-        self._replicator = Replicator(0, None, "", lambda: None, self.kept)
+        self._replicator = Replicator(0, None, "", lambda: None, self.kept, throttle)
         self._boundary = 0
         self._task = -1
         self._contributed = False
@@ -52,7 +60,7 @@ class Gate:
         """A new generation: this rank's states go to `holder` (None in a world of one)."""
         self._rank, self._generation = rank, generation
         self._replicator.close()
-        self._replicator = Replicator(rank, holder, token, self._inbox.notify, self.kept)
+        self._replicator = Replicator(rank, holder, token, self._inbox.notify, self.kept, self._throttle)
 
     def begin_loop(self, boundary: int) -> None:
         """Make `boundary`, where the job begins, safe before the first step."""
@@ -76,6 +84,7 @@ class Gate:
         """The step begins; the script fills `recorded` while it lasts."""
         self.recorded = recorded
         self._task, self._contributed = -1, False
+        self.stall_ns = self.waited_ns = 0
 
     def before_collective(self, name: str, *, everybody: bool) -> None:
         """Called before each collective, of the whole world or not; what counts are reductions of a backward pass."""
@@ -100,7 +109,8 @@ class Gate:
         if self._task == -1:
             self._capture()
         self.wait_safe(self._needed())
-        dist.barrier()
+        with self._stalling():
+            dist.barrier()
 
     def restored(self, recorded: Mapping[str, Any]) -> None:
         """This rank was given a small state, with what was recorded of the step that led to it."""
@@ -141,7 +151,39 @@ class Gate:
         """Wait for the holder's word. Raises GenerationSuperseded where the holder is lost."""
         replicator = self._replicator
         if replicator.acked < boundary:
-            self._inbox.wait(lambda: replicator.acked >= boundary or None, generation=self._generation)
+            stalled_ns = self.stall_ns
+            with self._stalling():
+                self._inbox.wait(lambda: replicator.acked >= boundary or None, generation=self._generation)
+            self.waited_ns += self.stall_ns - stalled_ns
+
+    @contextmanager
+    def _stalling(self) -> Iterator[None]:
+        """What is done here keeps training waiting."""
+        began = time.monotonic_ns()
+        yield
+        self.stall_ns += time.monotonic_ns() - began
+
+    def committed(self, duration_ns: int) -> dict[str, int]:
+        """A step ended after `duration_ns`: fields of its event. Where the bandwidth's limit was in its way, that is
+        said once."""
+        rate = self._throttle.rate
+        if rate is not None and not self._told:
+            told = too_slow(rate, len(self._payload), duration_ns / 1e9, self.waited_ns / 1e9)
+            if told is not None:
+                self._told = True
+                say_once(told)
+        if not self.whole:
+            return {}
+        return {"stall_ns": self.stall_ns, "copied_bytes": self.copied, "sent_bytes": len(self._payload)}
+
+    def resumed(self, boundary: int, held: KeptStates, nodes: Sequence[str]) -> None:
+        """All ranks go on from `boundary`: what later steps or ranks that moved away have left here is not needed."""
+        held.keep_only([owner for owner in range(len(nodes)) if holder_of(owner, nodes) == self._rank])
+        if self.whole:
+            # Nobody has sent a later one meanwhile: that would need this rank in a collective of the step between.
+            # Small states are sent in that step, so theirs must stay.
+            for states in (self.own, held):
+                states.forget_after(boundary)
 
     def close(self) -> None:
         self._replicator.close()

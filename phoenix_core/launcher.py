@@ -24,12 +24,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from phoenix_core.bandwidth import parse_rate
 from phoenix_core.checkpoint import newest, set_aside
 from phoenix_core.errors import UsageError
 from phoenix_core.hosts import Hosts
 from phoenix_core.keeper import Keeper
 from phoenix_core.ledger import Book
-from phoenix_core.settings import CheckpointSettings, Detection
+from phoenix_core.settings import REPLICA_BANDWIDTH, CheckpointSettings, Detection
 from phoenix_core.wire import COORDINATOR_EVENTS, die_with_parent
 
 WORKER_BYTES = 64 << 20
@@ -74,6 +75,8 @@ def parser() -> argparse.ArgumentParser:
     add("--hosts", type=Path, metavar="FILE",
         help="a JSON file that says at which address each node is reached and by which command its agent is started "
         "there (default: all on 127.0.0.1)")  # fmt: skip
+    add("--replica-bandwidth", "--replica_bandwidth", type=_rate, metavar="RATE",
+        help="a rank sends its snapshots to their holder no faster: 200MB/s, 10Gbit/s (default: no limit)")  # fmt: skip
     add("--standalone", action="store_true", help="accepted as in torchrun; one machine is the only mode today")
     add("-m", "--module", action="store_true", help="the script is a module name, as in python -m")
     add("--no-python", "--no_python", action="store_true", help="the script is a program of its own")
@@ -82,6 +85,13 @@ def parser() -> argparse.ArgumentParser:
     add("script", help="the training script")
     add("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return result
+
+
+def _rate(text: str) -> float | None:
+    try:
+        return parse_rate(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _count(text: str, flag: str, fail: argparse.ArgumentParser) -> int:
@@ -252,13 +262,19 @@ class Launcher:
             "store": store,
             "token": self.token,
             "command": list(self.command),
-            "environment": self.checkpoint.to_environment() if self.checkpoint else {},
+            "environment": self._environment(),
             "run_dir": self.run_dir,
             "address": self.hosts.of(node).address,
             "world_size": len(self.nodes) * self.per_node,
             "local_world_size": self.per_node,
             "detection": self.detection,
         }
+
+    def _environment(self) -> dict[str, str]:
+        """Settings that workers read for themselves."""
+        rate = self.options.replica_bandwidth
+        limit = {REPLICA_BANDWIDTH: str(rate)} if rate is not None else {}
+        return {**(self.checkpoint.to_environment() if self.checkpoint else {}), **limit}
 
     def _start(
         self, module: str, config: Mapping[str, object], fds: tuple[int, ...] = (), prefix: Sequence[str] = ()

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from phoenix_core import backends, ddp, fsdp, lastwords
 from phoenix_core.advice import LATE_COLLECTIVE, say_once
+from phoenix_core.bandwidth import Throttle
 from phoenix_core.communicator import BACKEND, Hub, install
 from phoenix_core.control import Control
 from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
@@ -26,13 +27,13 @@ from phoenix_core.formation import Formation, report
 from phoenix_core.gate import Gate
 from phoenix_core.hooks import insist, let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
+from phoenix_core.kept import Payload
 from phoenix_core.placement import Offer, holder_of
 from phoenix_core.saver import Saver, Written
-from phoenix_core.settings import WorkerSettings
+from phoenix_core.settings import WorkerSettings, for_script
 from phoenix_core.shards import BESIDE_TRAINING, ShardGate
 from phoenix_core.snapshot import Protected
 from phoenix_core.store import ControlStore
-from phoenix_core.transport import Payload
 from phoenix_core.warm import warm_up
 
 
@@ -51,7 +52,8 @@ class Rank:
         self.hub = Hub(self._connect, settings.address if settings else "127.0.0.1")
         self.hub.formation_done = self.inbox.notify
         self.hub.before_collective = self._before_collective
-        self.gate: Gate = Gate(self.protected, self.inbox, self._enter_phase)
+        self._throttle = Throttle(settings.replica_bandwidth if settings else None)
+        self.gate: Gate = Gate(self.protected, self.inbox, self._enter_phase, self._throttle)
         self._on_call = on_call
         self._control: Control | None = None
         self._exchange: Exchange | None = None
@@ -93,9 +95,7 @@ class Rank:
         rank = call.world.rank_of(self.settings.worker)
         assert rank is not None
         self.rank, self.size, self.generation = rank, call.world.size, call.generation
-        local = [r for r in range(self.size) if call.nodes[r] == self.settings.node].index(rank)
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(local), WORLD_SIZE=str(self.size))
-        os.environ.update(GROUP_RANK=str(list(dict.fromkeys(call.nodes)).index(self.settings.node)))
+        os.environ.update(for_script(rank, call.nodes))
         self._call = call
         self.hub.generation = call.generation
         self.hub.local = not call.fresh
@@ -111,7 +111,7 @@ class Rank:
         """
         self.protected.check(self.size)
         if self.size > 1 and self.protected.has_own_state(self.size):
-            self.gate = ShardGate(self.protected, self.inbox, self._enter_phase, self._buckets)
+            self.gate = ShardGate(self.protected, self.inbox, self._enter_phase, self._throttle, self._buckets)
         for optimizer in self.protected.optimizers().values():
             optimizer.register_step_pre_hook(before_optimizer)
         on_backward(self.protected.modules().values(), self._enter_backward)
@@ -174,8 +174,10 @@ class Rank:
         step = self.boundary
         self.boundary += 1
         self.live, self._phase = self.boundary, ""
-        stall = {"stall_ns": self.gate.stall_ns} if self.gate.whole else {}
+        stall = self.gate.committed(duration_ns)
         self._emit("step_committed", step=step, duration_ns=duration_ns, **stall, **recorded)
+        if self._exchange is not None and (taken := self._exchange.taken(self.gate.own)):
+            self._emit("memory_reported", step=step, **taken)
 
     def _enter_phase(self, phase: str) -> None:
         if phase not in BESIDE_TRAINING:
@@ -246,8 +248,7 @@ class Rank:
         early, self._early = self._early, None
         formations = self.hub.connect(self.hub.form(generation, call.joining, early))
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
-        source, moved = "live", 0
-        layouts, start = exchange.own()
+        (layouts, start), source, moved = exchange.own(), "live", 0
         if plan.tensors is not None:
             self.live, source = None, f"rank {plan.tensors}"
             layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary)
@@ -273,6 +274,7 @@ class Rank:
         self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved)
         self._control.send("restored", generation=generation)
         self._wait(lambda: self.inbox.resumed.get(generation), generation)
+        self.gate.resumed(plan.boundary, exchange.held_states, call.nodes)
         exchange.rise()
         self.hub.bury()
 
@@ -281,10 +283,8 @@ class Rank:
         if self.gate.whole and self.live == plan.boundary:
             return None
         self.live = None if self.gate.whole else self.live
-        if plan.small is None:
-            return self.gate.own.get(self.rank, plan.boundary)
         assert self._exchange is not None
-        return self._exchange.fetch_small(call, plan.small, self.rank, plan.boundary)
+        return self._exchange.kept_of(call, plan, self.rank, self.gate.own, self.gate.kept)
 
     def _quiesce(self, generation: int) -> None:
         """Leave the old generation, and come to rest in a state that others can be served from."""

@@ -6,8 +6,10 @@ import queue
 import threading
 from collections.abc import Callable
 
-from phoenix_core.errors import PhoenixError
-from phoenix_core.transport import Payload, PeerClient
+from phoenix_core.bandwidth import Throttle
+from phoenix_core.errors import PeerLost, PhoenixError
+from phoenix_core.kept import Payload
+from phoenix_core.transport import PeerClient
 
 RETRY_S = 0.05
 
@@ -16,10 +18,17 @@ class Replicator:
     """One holder in one generation; `acked` is the greatest boundary that the holder has verified."""
 
     def __init__(
-        self, owner: int, holder: tuple[str, int] | None, token: str, on_ack: Callable[[], None], kept: int
+        self,
+        owner: int,
+        holder: tuple[str, int] | None,
+        token: str,
+        on_ack: Callable[[], None],
+        kept: int,
+        throttle: Throttle,
     ) -> None:
         """`holder` None (a world of one): every state counts as safe at once. It keeps `kept` boundaries."""
         self._kept = kept
+        self._throttle = throttle
         self.acked = -1
         self._owner = owner
         self._holder = holder
@@ -39,7 +48,10 @@ class Replicator:
             self._queue.put((boundary, payload, sum_))
 
     def close(self) -> None:
+        """What is being sent is broken off: nobody waits for it any more."""
         self._closed.set()
+        if (client := self._client) is not None:
+            client.interrupt()
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -55,7 +67,8 @@ class Replicator:
             try:
                 if self._client is None:
                     self._client = PeerClient(self._holder, self._token)
-                self._client.put(self._owner, boundary, payload, self._kept, sum_)
+                chunk = self._throttle.chunk
+                self._client.put(self._owner, boundary, payload, self._kept, sum_, self._pace, chunk)
             except PhoenixError:
                 if self._client is not None:
                     self._client.close()
@@ -65,3 +78,8 @@ class Replicator:
             self.acked = max(self.acked, boundary)
             self._on_ack()
             return
+
+    def _pace(self, size: int) -> None:
+        self._throttle.pass_on(size, self._closed)
+        if self._closed.is_set():
+            raise PeerLost("this holder is one of an old generation")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from phoenix_core.errors import UsageError
+
+REPLICA_BANDWIDTH: Final = "PHOENIX_REPLICA_BANDWIDTH"
+"""The variable that tells workers the limit, in bytes per second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,14 @@ class CheckpointSettings:
         return CheckpointSettings(directory=Path(directory), every=int(every), keep=int(keep))
 
 
+def for_script(rank: int, nodes: Sequence[str]) -> dict[str, str]:
+    """torchrun's variables of a rank; `nodes[r]` is the node of rank r."""
+    node = nodes[rank]
+    local = sum(other == node for other in nodes[:rank])
+    group = list(dict.fromkeys(nodes)).index(node)
+    return {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(len(nodes)), "GROUP_RANK": str(group)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
     """What a worker process gets from its agent (all absent: the script runs alone, as one rank)."""
@@ -75,6 +87,8 @@ class WorkerSettings:
     address: str
     heartbeat_s: float
     checkpoint: CheckpointSettings | None
+    replica_bandwidth: float | None
+    """Bytes per second that this worker sends to holders at most; None for no limit."""
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> WorkerSettings | None:
@@ -95,4 +109,5 @@ class WorkerSettings:
             address=environment["PHOENIX_ADDRESS"],
             heartbeat_s=float(environment["PHOENIX_HEARTBEAT_S"]),
             checkpoint=CheckpointSettings.from_environment(environment),
+            replica_bandwidth=float(environment.get(REPLICA_BANDWIDTH, 0)) or None,
         )

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from phoenix_core import ddp
+from phoenix_core.bandwidth import Throttle
 from phoenix_core.gate import Gate
 from phoenix_core.inbox import Inbox
+from phoenix_core.kept import Payload
 from phoenix_core.packing import flat_bytes
 from phoenix_core.snapshot import Key, Protected
-from phoenix_core.transport import Payload
 
 BESIDE_TRAINING = ("snapshot_copy", "replica_send")
 """Phases that run beside those of the training thread."""
-SLOTS = 3
-"""Two boundaries that may be needed, and the one that is being written."""
 
 
 class ShardGate(Gate):
@@ -37,11 +35,15 @@ class ShardGate(Gate):
     kept = 2
 
     def __init__(
-        self, protected: Protected, inbox: Inbox, on_phase: Callable[[str], None], buckets: ddp.Buckets
+        self,
+        protected: Protected,
+        inbox: Inbox,
+        on_phase: Callable[[str], None],
+        throttle: Throttle,
+        buckets: ddp.Buckets,
     ) -> None:
-        super().__init__(protected, inbox, on_phase)
+        super().__init__(protected, inbox, on_phase, throttle)
         self._buckets = buckets
-        self._slots: dict[int, torch.Tensor] = {}
         self._copied = threading.Event()
         self._copied.set()
 
@@ -50,7 +52,7 @@ class ShardGate(Gate):
         self.wait_safe(boundary)
 
     def arrive(self, boundary: int) -> None:
-        self._boundary, self.stall_ns = boundary, 0
+        self._boundary = boundary
         # While DDP has still to move to the buckets of its second step nobody could resume with them; a failure takes
         # everybody back to the boundary before.
         if self._payload_boundary != boundary and (boundary == 0 or self._buckets.settled() is not None):
@@ -103,16 +105,16 @@ class ShardGate(Gate):
         prefix = len(head).to_bytes(8, "little") + head
         prefix += b"\0" * (-len(prefix) % 64)
         size = len(prefix) + sum(part.numel() for part in parts)
-        slot = self._slots.get(boundary % SLOTS)
-        if slot is None or slot.numel() < size:
-            slot = self._slots[boundary % SLOTS] = torch.empty(size + 65536, dtype=torch.uint8)
+        room = self.own.room(self._rank, boundary, size, self.kept)
+        slot = torch.frombuffer(room, dtype=torch.uint8)
         slot[: len(prefix)].copy_(torch.frombuffer(bytearray(prefix), dtype=torch.uint8))
         offset = len(prefix)
         for part in parts:
             slot[offset : offset + part.numel()].copy_(part)  # torch lets other threads run meanwhile
             offset += part.numel()
+        self.copied = size
         self._on_phase("replica_send")
-        self.keep(boundary, memoryview(cast("Any", slot[:size].numpy())))
+        self.keep(boundary, room)
         self._copied.set()
 
     def _capture(self) -> None:
@@ -122,10 +124,9 @@ class ShardGate(Gate):
         return self._payload_boundary
 
     def before_optimizer(self, size: int) -> None:
-        began = time.monotonic_ns()
-        self._copied.wait()
+        with self._stalling():
+            self._copied.wait()
         super().before_optimizer(size)
-        self.stall_ns = time.monotonic_ns() - began
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,74 +9,18 @@ from __future__ import annotations
 import hmac
 import socket
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, BinaryIO, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from typing import Any, Final
 
-import numpy
-
+from phoenix_core.bandwidth import CHUNK
 from phoenix_core.errors import PeerLost, SnapshotUnavailable
+from phoenix_core.kept import KEPT_BOUNDARIES, KeptStates, Payload, checksum
 from phoenix_core.sockets import keep_out
 from phoenix_core.wire import decode, encode
 
-KEPT_BOUNDARIES: Final = 4
-"""Small states kept per owner: a survivor may be one step behind, a broken step may have sent one ahead."""
 TIMEOUT_S: Final = 30.0
-
-
-Payload = bytes | memoryview
-
-
-def checksum(payload: Payload) -> str:
-    """Finds any single flipped bit and every truncation. Wrapping sums run at the speed of memory, SHA-256 does not."""
-    whole = len(payload) // 8 * 8
-    total = int(numpy.frombuffer(payload[:whole], dtype=numpy.uint64).sum())
-    return f"{len(payload):x}-{total:x}-{zlib.crc32(payload[whole:]):x}"
-
-
-class SmallStates:
-    """States of ranks by owner and boundary; of each owner the latest ones."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, dict[int, tuple[Payload, str]]] = {}
-        self._lock = threading.Lock()
-
-    def put(
-        self, owner: int, boundary: int, payload: Payload, limit: int = KEPT_BOUNDARIES, sum_: str | None = None
-    ) -> str:
-        """Keep a state with its checksum, which is returned; `sum_` where it is known already."""
-        sum_ = checksum(payload) if sum_ is None else sum_
-        with self._lock:
-            kept = self._kept.setdefault(owner, {})
-            kept[boundary] = (payload, sum_)
-            for old in sorted(kept)[:-limit]:
-                if old != boundary:  # the job may have gone back far behind what is kept
-                    del kept[old]
-        return sum_
-
-    def forget_after(self, boundary: int) -> None:
-        """The job goes back to `boundary`: what came later is void."""
-        with self._lock:
-            for kept in self._kept.values():
-                for later in [found for found in kept if found > boundary]:
-                    del kept[later]
-
-    def get(self, owner: int, boundary: int) -> Payload:
-        """Raises SnapshotUnavailable where it is not kept, or no longer what was kept; that is then dropped."""
-        with self._lock:
-            try:
-                payload, sum_ = self._kept[owner][boundary]
-            except KeyError:
-                raise SnapshotUnavailable(f"no state of rank {owner} at step {boundary} is kept here") from None
-            if checksum(payload) != sum_:
-                del self._kept[owner][boundary]
-                raise SnapshotUnavailable(f"the state of rank {owner} at step {boundary} was damaged where it was kept")
-            return payload
-
-    def boundaries(self) -> dict[int, tuple[int, ...]]:
-        with self._lock:
-            return {owner: tuple(sorted(kept)) for owner, kept in self._kept.items()}
 
 
 class PeerServer:
@@ -89,7 +33,10 @@ class PeerServer:
         SnapshotUnavailable; the memory must not change until the generation has resumed."""
         self._token = token
         self._serve_live = serve_live
-        self.held = SmallStates()
+        self.held = KeptStates()
+        self._arriving: dict[int, socket.socket] = {}
+        self._turns: dict[int, threading.Lock] = {}
+        self._lock = threading.Lock()
         self._listener = socket.create_server((host, 0), backlog=128)
         keep_out(self._listener)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -112,14 +59,11 @@ class PeerServer:
             while line := reader.readline():
                 self._answer(decode(line), reader, connection)
 
-    def _answer(self, request: dict[str, Any], reader: BinaryIO, connection: socket.socket) -> None:
+    def _answer(self, request: dict[str, Any], reader: BufferedReader, connection: socket.socket) -> None:
         try:
             match request["op"]:
                 case "put":
-                    payload = reader.read(request["size"])
-                    if checksum(payload) != request["checksum"]:
-                        raise SnapshotUnavailable("the state arrived damaged")
-                    self.held.put(request["owner"], request["boundary"], payload, request["kept"], request["checksum"])
+                    self._receive(request, reader, connection)
                     connection.sendall(encode({"ok": True}))
                 case "small":
                     held = self.held.get(request["owner"], request["boundary"])
@@ -132,6 +76,32 @@ class PeerServer:
                         connection.sendall(part)
         except SnapshotUnavailable as error:
             connection.sendall(encode({"ok": False, "error": str(error)}))
+
+    def _receive(self, request: dict[str, Any], reader: BufferedReader, connection: socket.socket) -> None:
+        owner, boundary, kept = request["owner"], request["boundary"], request["kept"]
+        with self._turn(owner, connection):
+            room = self.held.room(owner, boundary, request["size"], kept)
+            _fill(reader, room)
+            if checksum(room) != request["checksum"]:
+                raise SnapshotUnavailable("the state arrived damaged")
+            self.held.put(owner, boundary, room, kept, request["checksum"])
+
+    @contextmanager
+    def _turn(self, owner: int, connection: socket.socket) -> Iterator[None]:
+        """Of each owner one state arrives at a time: a new one ends the transfer that was broken off for it."""
+        with self._lock:
+            before, turn = self._arriving.get(owner), self._turns.setdefault(owner, threading.Lock())
+            self._arriving[owner] = connection
+        if before is not None:
+            with suppress(OSError):
+                before.shutdown(socket.SHUT_RDWR)
+        with turn:
+            try:
+                yield
+            finally:
+                with self._lock:
+                    if self._arriving[owner] is connection:
+                        del self._arriving[owner]
 
     def close(self) -> None:
         with suppress(OSError):
@@ -154,17 +124,30 @@ class PeerClient:
         self._hello = encode({"token": token})
 
     def put(
-        self, owner: int, boundary: int, payload: Payload, kept: int = KEPT_BOUNDARIES, sum_: str | None = None
+        self,
+        owner: int,
+        boundary: int,
+        payload: Payload,
+        kept: int = KEPT_BOUNDARIES,
+        sum_: str | None = None,
+        pace: Callable[[int], None] | None = None,
+        chunk: int = CHUNK,
     ) -> None:
-        """Store a state there, with its checksum `sum_` if that is known; returns once the holder has verified it."""
+        """Store a state there, with its checksum `sum_` if that is known; returns once the holder has verified it.
+
+        It goes in pieces of `chunk` bytes, and `pace` is called with the size of each before that is sent; it may wait.
+        """
         size, sum_ = len(payload), checksum(payload) if sum_ is None else sum_
         header = {"op": "put", "owner": owner, "boundary": boundary, "size": size, "checksum": sum_, "kept": kept}
-        self._ask(header, payload)
+        view = memoryview(payload)
+        pieces = (view[start : start + chunk] for start in range(0, size, chunk))
+        self._ask(header, pieces, pace)
 
-    def small(self, owner: int, boundary: int) -> bytes:
-        """Raises SnapshotUnavailable where it is not kept or damaged."""
+    def small(self, owner: int, boundary: int, room: Callable[[int], memoryview]) -> memoryview:
+        """Fetch a state into `room(size)`. Raises SnapshotUnavailable where it is not kept or damaged."""
         answer = self._ask({"op": "small", "owner": owner, "boundary": boundary})
-        payload = self._read(answer["size"])
+        payload = room(answer["size"])
+        self._fill(payload)
         if checksum(payload) != answer["checksum"]:
             raise SnapshotUnavailable(f"the state of rank {owner} at step {boundary} arrived damaged")
         return payload
@@ -178,11 +161,16 @@ class PeerClient:
             moved += len(part)
         return moved
 
-    def _ask(self, header: dict[str, Any], payload: Payload = b"") -> dict[str, Any]:
+    def _ask(
+        self, header: dict[str, Any], pieces: Iterable[memoryview] = (), pace: Callable[[int], None] | None = None
+    ) -> dict[str, Any]:
         try:
             self._socket.sendall(self._hello + encode(header))
             self._hello = b""
-            self._socket.sendall(payload)
+            for piece in pieces:
+                if pace is not None:
+                    pace(len(piece))
+                self._socket.sendall(piece)
             line = self._reader.readline()
         except OSError as error:
             raise PeerLost(f"the peer's connection broke: {error}") from error
@@ -204,16 +192,21 @@ class PeerClient:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _fill(self, part: memoryview) -> None:
-        done = 0
-        while done < len(part):
-            try:
-                count = self._reader.readinto(part[done:])
-            except OSError as error:
-                raise PeerLost(f"the peer's connection broke: {error}") from error
-            if not count:
-                raise PeerLost("the peer closed the connection in mid transfer")
-            done += count
+        try:
+            _fill(self._reader, part)
+        except OSError as error:
+            raise PeerLost(f"the peer's connection broke: {error}") from error
 
     def close(self) -> None:
         self._reader.close()
         self._socket.close()
+
+
+def _fill(reader: BufferedReader, part: memoryview) -> None:
+    """Raises ConnectionError where the peer has closed the connection before all of it has come."""
+    done = 0
+    while done < len(part):
+        count = reader.readinto(part[done:])
+        if not count:
+            raise ConnectionError("it was closed in mid transfer")
+        done += count

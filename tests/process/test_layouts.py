@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from phoenix_core.kept import SLACK
 from tests.process.job import Finished, Strike, run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -72,6 +73,19 @@ def test_the_run_goes_on_as_if_nothing_had_happened(
     (recovery,) = finished.recoveries
     assert [failure.rank for failure in recovery.failures] == [rank]
     assert recovery.complete and recovery.lost_steps <= 2
+    if layout in OWN_STATE:
+        assert_two_states_at_most(finished)
+
+
+def assert_two_states_at_most(finished: Finished) -> None:
+    """Of its own state and of the one that it holds no rank ever had a third copy, not even during the recovery."""
+    state = max(int(str(e.data["copied_bytes"])) for e in finished.events if "copied_bytes" in e.data)
+    reports = [event for event in finished.events if event.kind == "memory_reported"]
+    assert {event.rank for event in reports} == set(range(4))
+    for event in reports:
+        assert event.rank is not None and event.data["held_of"] == [(event.rank - 1) % 4]
+        for most in ("own_most", "held_most"):
+            assert 0 < int(str(event.data[most])) <= 2 * (1 + 1 / SLACK) * state
 
 
 def test_a_state_that_rots_at_its_holder_is_never_restored(run_dir: Path, tmp_path: Path, twins: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phoenix_core.inbox import Call, Plan
+from phoenix_core.kept import KEPT_BOUNDARIES, KeptStates
 from phoenix_core.placement import holder_of
-from phoenix_core.transport import KEPT_BOUNDARIES, SmallStates
 from tests.simulation.peers import Replicator, ask
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Gate:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.own = SmallStates()
+        self.own = KeptStates()
         self.replicator: Replicator | None = None
 
     def open(self, call: Call) -> None:

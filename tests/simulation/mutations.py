@@ -13,12 +13,12 @@ import phoenix_core.placement
 import tests.simulation.gates
 from phoenix_core.coordinator import Coordinator
 from phoenix_core.detection import keeps_others_waiting
+from phoenix_core.kept import KeptStates
 from phoenix_core.membership import Membership
 from phoenix_core.placement import Offer, plan_restore
 from phoenix_core.protocol import End, Kill, NodeLost, Release, SendPlan
 from phoenix_core.roster import Phase, State
 from phoenix_core.succession import Succession
-from phoenix_core.transport import SmallStates
 from phoenix_core.witness import Witness
 from tests.simulation.cluster import SimulatedCoordinator
 from tests.simulation.gates import Gate, ShardGate
@@ -210,8 +210,8 @@ def _holder_on_same_node(holder: Code, rank: int, nodes: Any) -> Any:
     return here[0] if here else holder(rank, nodes)
 
 
-@plant("small states of neighbouring boundaries are kept", SmallStates, "put")
-def _keep_newest(put: Code, self: SmallStates, owner: int, *rest: Any) -> Any:
+@plant("small states of neighbouring boundaries are kept", KeptStates, "put")
+def _keep_newest(put: Code, self: KeptStates, owner: int, *rest: Any) -> Any:
     """Only the newest small state of an owner is kept."""
     self._kept.pop(owner, None)
     return put(self, owner, *rest)

@@ -1,6 +1,6 @@
 """One worker: the rank's side of the protocol, as phoenix_core's recovery, exchange, gate and training do it.
 
-Inbox and SmallStates are the production classes; the rest cannot be, since it holds tensors and real sockets.
+Inbox and KeptStates are the production classes; the rest cannot be, since it holds tensors and real sockets.
 Where production has a thread of its own, here is a method that the network calls.
 """
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, SnapshotUnavailable
 from phoenix_core.inbox import Call
+from phoenix_core.kept import KeptStates
 from phoenix_core.placement import Offer
-from phoenix_core.transport import SmallStates
 from tests.simulation.gates import Gate, ShardGate
 from tests.simulation.groups import Formation, Group
 from tests.simulation.peers import Answer
@@ -43,7 +43,7 @@ HEALED = (Interrupted, Broken, GenerationSuperseded, PeerLost)
 class Worker(Process):
     def __init__(self, cluster: Cluster, name: str, node: str) -> None:
         super().__init__(cluster, name, node)
-        self.held = SmallStates()
+        self.held = KeptStates()
         self.gate = ShardGate(self) if cluster.plan.sharded else Gate(self)
         self.rank, self.size = -1, 0
         self.live: int | None = None

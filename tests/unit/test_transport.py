@@ -11,9 +11,10 @@ import pytest
 
 from phoenix_core import sockets
 from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable
+from phoenix_core.kept import KEPT_BOUNDARIES
 from phoenix_core.store import ControlStore
 from phoenix_core.storeserver import StoreServer
-from phoenix_core.transport import KEPT_BOUNDARIES, PeerClient, PeerServer
+from phoenix_core.transport import PeerClient, PeerServer
 
 LOOPBACK = "127.0.0.1"
 LIVE = bytearray(b"live state of a twin" * 50_000)
@@ -39,13 +40,18 @@ def client(server: PeerServer) -> Iterator[PeerClient]:
     result.close()
 
 
+def fetched(client: PeerClient, boundary: int) -> bytes:
+    """What the server keeps of rank 2."""
+    return bytes(client.small(2, boundary, lambda size: memoryview(bytearray(size))))
+
+
 def test_a_small_state_is_kept_and_given_back(server: PeerServer, client: PeerClient) -> None:
     client.put(2, 5, b"five")
     client.put(2, 6, b"six")
-    assert client.small(2, 5) == b"five"
+    assert fetched(client, 5) == b"five"
     assert server.held.boundaries() == {2: (5, 6)}
     with pytest.raises(SnapshotUnavailable, match="rank 2 at step 9"):
-        client.small(2, 9)
+        fetched(client, 9)
 
 
 def test_what_rots_where_it_is_kept_is_found_and_dropped(server: PeerServer, client: PeerClient) -> None:
@@ -54,9 +60,9 @@ def test_what_rots_where_it_is_kept_is_found_and_dropped(server: PeerServer, cli
     payload, checksum = server.held._kept[2][6]
     server.held._kept[2][6] = (bytes([payload[0] ^ 1]) + bytes(payload[1:]), checksum)
     with pytest.raises(SnapshotUnavailable, match="rank 2 at step 6 was damaged where it was kept"):
-        client.small(2, 6)
+        fetched(client, 6)
     assert server.held.boundaries() == {2: (5,)}
-    assert client.small(2, 5) == b"a state of some length"
+    assert fetched(client, 5) == b"a state of some length"
 
 
 def test_where_the_job_goes_back_far_the_old_state_is_kept_and_later_ones_are_void(server: PeerServer) -> None:

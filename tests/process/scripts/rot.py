@@ -10,22 +10,22 @@ from typing import Any
 import layouts  # type: ignore[import-not-found]  # beside this file, as Python runs it
 import torch
 
-from phoenix_core.transport import SmallStates
+from phoenix_core.kept import KeptStates
 
 ROT_AT = 12
 
 
-def rot(states: SmallStates, owner: int, boundary: int) -> None:
+def rot(states: KeptStates, owner: int, boundary: int) -> None:
     payload, checksum = states._kept[owner][boundary]
     flipped = bytearray(payload)
     flipped[len(flipped) // 2] ^= 1
     states._kept[owner][boundary] = (bytes(flipped), checksum)
 
 
-put = SmallStates.put
+put = KeptStates.put
 
 
-def put_and_rot(states: SmallStates, owner: int, boundary: int, *rest: Any) -> str:
+def put_and_rot(states: KeptStates, owner: int, boundary: int, *rest: Any) -> str:
     checksum = put(states, owner, boundary, *rest)
     if owner == 1 and boundary == ROT_AT and os.environ["RANK"] != "1":
         rot(states, owner, boundary)
@@ -45,6 +45,6 @@ def optimizer_that_dies(model: torch.nn.Module) -> torch.optim.AdamW:
 
 
 if __name__ == "__main__":
-    SmallStates.put = put_and_rot  # type: ignore[method-assign,assignment]
+    KeptStates.put = put_and_rot  # type: ignore[method-assign,assignment]
     layouts.adam = optimizer_that_dies
     layouts.main()
