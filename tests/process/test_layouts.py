@@ -88,6 +88,20 @@ def assert_two_states_at_most(finished: Finished) -> None:
             assert 0 < int(str(event.data[most])) <= 2 * (1 + 1 / SLACK) * state
 
 
+def test_training_waits_for_a_limit_that_is_too_low_and_says_what_it_needs(run_dir: Path, twins: Path) -> None:
+    flags = ("--nnodes", "4", "--spares", "0", "--replica-bandwidth", "500kB/s")
+    finished = run(run_dir, "--layout", "fsdp", "--steps", "5", flags=flags, script=LAYOUT_SCRIPT)
+    assert finished.code == 0, finished.stderr
+    undisturbed = twin("fsdp", twins).losses
+    assert finished.losses == {key: loss for key, loss in undisturbed.items() if key[1] < 5}
+    log = (run_dir / "logs" / "w0.log").read_text()
+    assert log.count("--replica-bandwidth 500 kB/s is too low for this job") == 1 and "kB/s is needed" in log
+    (last,) = [e for e in finished.events if e.kind == "step_committed" and (e.rank, e.step) == (0, 4)]
+    stall, sent = (int(str(last.data[name])) for name in ("stall_ns", "sent_bytes"))
+    # The bucket began full with a twentieth of a second's bytes, and the step's own computing takes time too.
+    assert sent > 300_000 and stall > 0.5 * sent / 500_000 * 1e9
+
+
 def test_a_state_that_rots_at_its_holder_is_never_restored(run_dir: Path, tmp_path: Path, twins: Path) -> None:
     """Its owner dies, so the copy is all that memory has of that step: the one before serves where all still keep it,
     else the disk."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phoenix_core.bandwidth import LEAST_CHUNK, Throttle, TokenBucket, parse_rate, rate_text, too_slow
@@ -48,6 +48,7 @@ def test_a_rate_at_which_nothing_would_arrive_is_refused() -> None:
         parse_rate("10kB/s")
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1e12))
 def test_a_rate_that_is_told_is_enough_and_can_be_given_back(rate: float) -> None:
     text = rate_text(rate)
@@ -57,6 +58,7 @@ def test_a_rate_that_is_told_is_enough_and_can_be_given_back(rate: float) -> Non
         assert told is not None and rate * (1 - 1e-12) <= told <= rate * 1.011
 
 
+@settings(deadline=None)
 @given(
     rate=st.floats(1.0, 1e9),
     burst=st.integers(1, 1 << 20),
@@ -79,6 +81,7 @@ def test_in_no_interval_more_is_sent_than_the_rate_and_one_burst(
             assert total <= burst + rate * (at - sent[first][0]) * (1 + 1e-6) + 1e-3 * burst + 1
 
 
+@settings(deadline=None)
 @given(rate=st.floats(1.0, 1e9), burst=st.integers(1, 1 << 20), chunks=st.integers(1, 50))
 def test_who_always_has_something_to_send_gets_the_whole_rate(rate: float, burst: int, chunks: int) -> None:
     bucket, now = TokenBucket(rate, burst, 0.0), 0.0

@@ -24,6 +24,8 @@ from phoenix_core.launcher import main
         (["--hang-timeout", "-3", __file__], "--hang-timeout -3 must be above 2"),
         (["--hang-timeout", "nan", __file__], "--hang-timeout nan must be above 2"),
         (["--hang-timeout", "400", __file__], "at most --pause-timeout 300"),
+        (["--replica-bandwidth", "200", __file__], "200: not a rate; give a number with its unit, as 200MB/s"),
+        (["--replica-bandwidth", "1kB/s", __file__], "less than 16 KiB/s"),
         (["--checkpoint-every", "5", __file__], "say nothing without --checkpoint-dir"),
         (["--checkpoint-dir", "DIR", "--checkpoint-every", "0", __file__], "at least 2 steps"),
         (["--checkpoint-dir", "DIR", "--checkpoint-keep", "0", __file__], "at least 1 checkpoint"),
