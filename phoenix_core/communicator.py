@@ -128,7 +128,9 @@ class PhoenixGroup(dist.ProcessGroup):
         """
         with self._breaking:
             inside = self._inside
-            if inside is None or not 0 <= inside[0] < before or self.hub.watermark.at_rest(self._stream) is not None:
+            if inside is None or not 0 <= inside[0] < before:
+                return
+            if self._usable and self.hub.watermark.at_rest(self._stream) is not None:
                 return
             self._usable = False
             inside[1].break_off()

@@ -119,3 +119,15 @@ def test_a_state_that_rots_at_its_holder_is_never_restored(run_dir: Path, tmp_pa
     }
     assert restored <= {(11, False), (8, True), (12, True)}
     assert finished.losses == undisturbed.losses and finished.digests == undisturbed.digests
+
+
+@pytest.mark.soak
+def test_a_stage_that_sends_nothing_is_blamed(run_dir: Path, twins: Path) -> None:
+    """The next stage waits for its message, its data-parallel twin for its gradients, and so does everybody."""
+    undisturbed = twin("pipeline", twins)
+    script = LAYOUT_SCRIPT.with_name("stuck.py")
+    finished = run(run_dir, "--layout", "pipeline", "--steps", str(STEPS), script=script)
+    assert finished.code == 0, finished.stderr
+    (recovery,) = finished.recoveries
+    assert [(failure.rank, failure.cause) for failure in recovery.failures] == [(0, "no_progress")]
+    assert finished.losses == undisturbed.losses and finished.digests == undisturbed.digests
