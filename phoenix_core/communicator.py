@@ -155,7 +155,8 @@ class PhoenixGroup(dist.ProcessGroup):
         if inside is None or self.hub.superseded():
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         work, watched = inside[1].run(name, args, kwargs)
-        self._usable = self._usable and name not in MESSAGES  # of which nobody knows whether they have come
+        if name in MESSAGES:
+            self._usable = False  # nobody knows whether they have come
         self.hub.watermark.enter(self._stream_of(name, args), watched)
         if self.hub.superseded():  # since the question above: the group may have been taken for one at rest
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")

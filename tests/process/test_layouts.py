@@ -29,6 +29,7 @@ QUICK = {
     ("hsdp", "gradient_sync"),
     ("tensor", "forward"),
     ("zero", "optimizer"),
+    ("pipeline", "backward"),
 }
 LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "compiled", *OWN_STATE)
 
