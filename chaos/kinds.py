@@ -66,6 +66,10 @@ def _ttl_s(title: str) -> Json:
     return {"type": "number", "exclusiveMinimum": 0, "maximum": 3600, "default": 60, "title": title}
 
 
+def _plane(default: str) -> Json:
+    return {"enum": ["data", "control", "both"], "default": default, "title": "Networks that are hit"}
+
+
 PROCESS_KILL: Final = FaultKind(
     kind="process_kill",
     title="Kill process",
@@ -96,7 +100,7 @@ NETWORK_PARTITION: Final = FaultKind(
             "title": "Shape",
             "description": "Who is cut off from whom: see the README.",
         },
-        plane={"enum": ["data", "control", "both"], "default": "both", "title": "Networks that are cut"},
+        plane=_plane("both"),
         ttl_s=_ttl_s("Seconds until it is healed"),
         period_s={
             "type": "number",
@@ -108,9 +112,59 @@ NETWORK_PARTITION: Final = FaultKind(
         count={"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1, "title": "Periods, if it flaps"},
     ),
 )
-FAULT_KINDS: Final[Mapping[str, FaultKind]] = {
-    kind.kind: kind for kind in (PROCESS_KILL, PROCESS_STOP, NETWORK_PARTITION)
-}
+NETWORK_RATE: Final = FaultKind(
+    kind="network_rate",
+    title="Slow network",
+    description="The cables of the target's node carry less, in both directions (token bucket).",
+    lasting=True,
+    fidelity=Fidelity.REAL,
+    scope=Scope.NETWORK,
+    params_schema=_params(
+        mbit_s={"type": "number", "minimum": 0.1, "maximum": 10_000, "default": 10, "title": "Mbit/s that are left"},
+        plane=_plane("data"),
+        ttl_s=_ttl_s("Seconds until it is lifted"),
+    ),
+)
+NETWORK_DELAY: Final = FaultKind(
+    kind="network_delay",
+    title="Late network",
+    description="What enters and what leaves the target's node is late (netem).",
+    lasting=True,
+    fidelity=Fidelity.REAL,
+    scope=Scope.NETWORK,
+    params_schema=_params(
+        delay_s={"type": "number", "minimum": 0.001, "maximum": 10, "default": 0.05, "title": "Seconds, each way"},
+        plane=_plane("data"),
+        ttl_s=_ttl_s("Seconds until it is lifted"),
+    ),
+)
+NETWORK_LOSS: Final = FaultKind(
+    kind="network_loss",
+    title="Lossy network",
+    description="Packets to and from the target's node are lost at random (netem).",
+    lasting=True,
+    fidelity=Fidelity.REAL,
+    scope=Scope.NETWORK,
+    params_schema=_params(
+        percent={"type": "number", "minimum": 1, "maximum": 100, "default": 10, "title": "Percent that are lost"},
+        plane=_plane("data"),
+        ttl_s=_ttl_s("Seconds until it is lifted"),
+    ),
+)
+NETWORK_RESET: Final = FaultKind(
+    kind="network_reset",
+    title="Reset connections",
+    description="Every TCP connection of the target's node is reset, once; new ones work.",
+    lasting=False,
+    fidelity=Fidelity.REAL,
+    scope=Scope.NETWORK,
+    params_schema=_params(plane=_plane("data")),
+)
+_ALL: Final = (
+    PROCESS_KILL, PROCESS_STOP,
+    NETWORK_PARTITION, NETWORK_RATE, NETWORK_DELAY, NETWORK_LOSS, NETWORK_RESET,
+)  # fmt: skip
+FAULT_KINDS: Final[Mapping[str, FaultKind]] = {kind.kind: kind for kind in _ALL}
 
 
 def fault_kind(kind: str) -> FaultKind:

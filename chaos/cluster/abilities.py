@@ -21,6 +21,10 @@ class Abilities:
 
     isolation: str = ""
     network_partition: str = ""
+    network_rate: str = ""
+    network_delay: str = ""
+    network_loss: str = ""
+    network_reset: str = ""
 
     def trouble(self, kind: str) -> str:
         """Why faults of this kind cannot be applied; empty for those that need no isolated nodes."""
@@ -31,9 +35,9 @@ _known: Abilities | None = None
 
 
 def abilities() -> Abilities:
-    """Takes half a second the first time. Where something is refused it is asked again: somebody may have lifted it."""
+    """Takes seconds the first time. A refusal of nodes or partitions is asked again: somebody may have lifted it."""
     global _known
-    if _known is None or _known != Abilities():
+    if _known is None or _known.isolation or _known.network_partition:
         _known = _try_out()
     return _known
 

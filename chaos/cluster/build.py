@@ -28,6 +28,7 @@ from chaos.cluster.layout import (
     Plane,
     coordinator_party,
     node_parties,
+    port,
 )
 from chaos.cluster.refusal import why_refused
 from chaos.procfs import start_ticks
@@ -46,7 +47,7 @@ def build(names: Sequence[str]) -> Network:
         for plane in Plane:
             switch = _switch(route, plane)
             for number, party in enumerate(parties):
-                _cable(route, switch, plane, party, f"{plane.value[0]}{number}")
+                _cable(route, switch, plane, party, port(plane, number))
     for party in parties:
         with namespaces.inside(party.namespace), IPRoute() as route:
             route.link("set", index=_LOOPBACK, state="up")

@@ -31,16 +31,19 @@ class HandClient:
         self._over: dict[str, dict[str, Any]] = {}
         self._answers: deque[dict[str, Any]] = deque()
         self._failure = ""
-        self._held: dict[str, list[Block]] = {}
+        self._held: dict[str, dict[str, object]] = {}
         self._start()
 
-    def apply(self, fault: str, blocks: Iterable[Block], **limits: object) -> dict[str, Any]:
+    def part(self, fault: str, blocks: Iterable[Block], **limits: object) -> dict[str, Any]:
+        """Drop packets on these ways; `limits`: ttl_s, period_s, count. As `apply`."""
+        return self.apply(fault, blocks=[list(block) for block in sorted(blocks)], **limits)
+
+    def apply(self, fault: str, **order: object) -> dict[str, Any]:
         """What the hand saw: {"at", "proof"}. Raises TargetGone where nothing was applied."""
-        wanted = sorted(blocks)
-        answer = self._ask(apply=fault, blocks=[list(block) for block in wanted], **limits)
+        answer = self._ask(apply=fault, **order)
         if "refused" in answer:
             raise TargetGone(f"it could not be applied: {answer['reason']}")
-        self._held[fault] = wanted
+        self._held[fault] = order
         return answer
 
     def over(self, fault: str) -> str:
@@ -51,13 +54,13 @@ class HandClient:
 
     def revert(self, fault: str) -> dict[str, Any]:
         """{"healed", "proof"}: what was seen of the end, whoever brought it about."""
-        blocks = self._held.pop(fault, [])
+        order = self._held.pop(fault, {})
         try:
             if not self._read():
                 # Its rules have gone with it, says the kernel's documentation; another hand looks whether that is so.
                 self._end()
                 self._start()
-                return self._ask(verify=fault, blocks=[list(block) for block in blocks])
+                return self._ask(verify=fault, **order)
             answer = self._over.pop(fault, None) or self._ask(revert=fault)
             return self._over.pop(fault, None) or answer  # it may have ended by itself while we asked
         except (TargetGone, TrialError) as error:

@@ -6,13 +6,15 @@
 It waits until the cluster is there. Orders and answers are JSON lines:
 
     {"apply": id, "blocks": [[plane, from, to]], "ttl_s": 30, "period_s": 2, "count": 5}
+    {"apply": id, "kind": "network_rate", "node": "n1", "planes": ["data"], "params": {"mbit_s": 10}, "ttl_s": 30}
+    {"apply": id, "kind": "network_reset", "node": "n1", "planes": ["data"]}
         -> {"applied": id, "at": ns, "proof": {...}} | {"refused": id, "reason"}
     {"revert": id}  -> {"reverted": id, "healed": bool, "proof": {...}}
-    {"verify": id, "blocks": [...]}  -> the same, of a fault that a hand held which was killed
+    {"verify": id, ...}  -> the same, of a fault that a hand held which was killed
     and unasked, when a fault ends by itself: {"over": id, "reason", "healed", "proof"}
 
 When its input ends (the trial closed it, or was killed) it heals everything and goes. Should it be killed itself, the
-kernel heals: its rules are tied to its sockets (`cut.py`).
+kernel removes its cuts, which are tied to its sockets (`cut.py`), and its child clears the links (`links.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +32,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.cluster import namespaces
-from chaos.cluster.holds import NANOSECONDS, Partition, Refused
+from chaos.cluster.holds import NANOSECONDS, Hold, Partition, Refused
 from chaos.cluster.layout import COORDINATOR, Network, Plane
+from chaos.cluster.links import guard
 from chaos.cluster.probe import Prober, Way
+from chaos.cluster.resets import Reset
+from chaos.cluster.slow import SlowLink
 from chaos.procfs import start_ticks
 
 LOOK_S: Final = 0.02
@@ -42,7 +47,7 @@ LOOK_S: Final = 0.02
 class Held:
     """`flips` are the times (monotonic ns) at which a flapping partition changes, next one first."""
 
-    partition: Partition
+    hold: Hold
     until: int
     flips: list[int]
 
@@ -72,7 +77,7 @@ class Hand:
                     self._obey(json.loads(line))
             self._tick(time.monotonic_ns())
         for held in self._held.values():
-            held.partition.heal()
+            held.hold.heal()
         self._prober.close()
 
     def _obey(self, order: Mapping[str, Any]) -> None:
@@ -80,32 +85,34 @@ class Hand:
             name = str(order["revert"])
             held = self._held.pop(name, None)
             if held is not None:
-                _tell(reverted=name, **held.partition.end(self._blocked()))
+                _tell(reverted=name, **held.hold.end(self._blocked()))
             else:
                 _tell(reverted=name, healed=True, proof={})  # it was over, and has said so
             return
         name = str(order.get("apply") or order["verify"])
-        blocks = [(Plane(plane), sender, receiver) for plane, sender, receiver in order["blocks"]]
-        partition = Partition(self._network, self._prober, blocks, name=name)
+        asked = hold(self._network, self._prober, name, order)
         if "verify" in order:
-            _tell(reverted=name, **partition.end(self._blocked()))
+            _tell(reverted=name, **asked.end(self._blocked()))
             return
         try:
-            begun = partition.begin(self._blocked())
+            begun = asked.begin(self._blocked())
         except Refused as error:
             _tell(refused=name, reason=str(error))
             return
+        if "ttl_s" not in order:
+            _tell(applied=name, **begun)
+            return
         flips = flip_times(int(str(begun["at"])), order.get("period_s"), order.get("count"))
         until = int(str(begun["at"])) + round(order["ttl_s"] * NANOSECONDS)
-        self._held[name] = Held(partition, until, flips)
+        self._held[name] = Held(asked, until, flips)
         _tell(applied=name, **begun)
 
     def _tick(self, now: int) -> None:
         for name, held in list(self._held.items()):
             while held.flips and now >= held.flips[0]:
                 held.flips.pop(0)
-                if held.flips or not held.partition.on:
-                    (held.partition.heal if held.partition.on else held.partition.cut)()
+                if held.flips or not held.hold.on:
+                    (held.hold.heal if held.hold.on else held.hold.cut)()
                 else:
                     self._finish(name, "it has flapped as often as asked")
             if name in self._held and now >= held.until:
@@ -113,11 +120,22 @@ class Hand:
 
     def _finish(self, name: str, reason: str) -> None:
         held = self._held.pop(name)
-        _tell(over=name, reason=reason, **held.partition.end(self._blocked()))
+        _tell(over=name, reason=reason, **held.hold.end(self._blocked()))
 
     def _blocked(self) -> frozenset[Way]:
-        held = [held.partition.blocks for held in self._held.values()]
+        held = [held.hold.blocks for held in self._held.values()]
         return frozenset(way for blocks in held for way in blocks)
+
+
+def hold(network: Network, prober: Prober, name: str, order: Mapping[str, Any]) -> Hold:
+    """What an order asks for; see above for its forms."""
+    if "blocks" in order:
+        ways = [(Plane(plane), sender, receiver) for plane, sender, receiver in order["blocks"]]
+        return Partition(network, prober, ways, name=name)
+    planes = [Plane(plane) for plane in order["planes"]]
+    if order["kind"] == "network_reset":
+        return Reset(network, order["node"], planes)
+    return SlowLink(network, order["node"], planes, order["kind"], order["params"])
 
 
 def flip_times(start: int, period_s: float | None, count: int | None) -> list[int]:
@@ -161,6 +179,7 @@ def main(arguments: Sequence[str]) -> None:
         _tell(failed=f"the nodes cannot be entered: {error.strerror}")
         return
     if network is not None:
+        guard(network)
         Hand(network).serve()
 
 

@@ -1,11 +1,11 @@
-"""What the hand can hold: a partition that is cut and healed, with what probes saw of it."""
+"""What the hand can hold, and the partitions among it: cut and healed, with what packets showed of that."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from chaos.cluster.cut import Cut
 from chaos.cluster.layout import Network
@@ -18,6 +18,29 @@ NANOSECONDS: Final = 1_000_000_000
 
 class Refused(Exception):
     """The fault could not be applied as asked, and nothing of it is left; the message says why."""
+
+
+class Hold(Protocol):
+    """A fault of the network, from its beginning to its end."""
+
+    @property
+    def blocks(self) -> frozenset[Way]:
+        """On which ways it lets nothing pass, so that probes for other faults do not count on them."""
+
+    @property
+    def on(self) -> bool: ...
+
+    def begin(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+        """{"at", "proof"}: when it was applied and what packets showed. Raises Refused."""
+
+    def end(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+        """{"healed", "proof"}: the same of its end."""
+
+    def cut(self) -> None:
+        """On (again), without a proof: for flapping."""
+
+    def heal(self) -> None:
+        """Off, without a proof."""
 
 
 class Partition:

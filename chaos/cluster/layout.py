@@ -34,6 +34,11 @@ def addresses(index: int) -> dict[Plane, str]:
     return {plane: f"{network}.{high}.{low}" for plane, network in _NETWORKS.items()}
 
 
+def port(plane: Plane, index: int) -> str:
+    """The interface of the switch at which the cable of the `index`-th node ends."""
+    return f"{plane.value[0]}{index}"
+
+
 COORDINATOR_ADDRESS: Final = f"{_NETWORKS[Plane.CONTROL]}.255.254"
 
 

@@ -1,6 +1,6 @@
-"""Builds two isolated nodes, parts them and heals them; prints as JSON what was refused and why.
+"""Does to two isolated nodes all that can be done to a network; prints as JSON what was refused, and why.
 
-    {"isolation": "", "network_partition": ""}
+    {"isolation": "", "network_partition": "", "network_delay": "this kernel has no sch_netem: ...", ...}
 
 All of it ends with this process.
 """
@@ -11,31 +11,44 @@ import json
 import sys
 from typing import NoReturn
 
+from chaos.cluster.build import build
+from chaos.cluster.holds import Hold, Partition, Refused
+from chaos.cluster.layout import Plane
+from chaos.cluster.measure import connected
+from chaos.cluster.probe import Prober
 from chaos.cluster.refusal import why_refused
+from chaos.cluster.resets import Reset
+from chaos.cluster.shapes import blocks
+from chaos.cluster.slow import SlowLink
 
 
 def main() -> None:
     try:
-        from chaos.cluster.build import build
-        from chaos.cluster.holds import Partition, Refused
-        from chaos.cluster.layout import Plane
-        from chaos.cluster.probe import Prober
-        from chaos.cluster.shapes import blocks
-    except ImportError as error:
-        _end(isolation=f"isolated nodes need the package {error.name}: pip install {error.name}")
-    try:
         network = build(["n0", "n1"])
     except OSError as error:
         _end(isolation=why_refused(error))
-    partition = Partition(
-        network, Prober(network), blocks("isolate", tuple(Plane), network.nodes, "n1"), name="selftest"
-    )
+    prober = Prober(network)
+    nodes, data = network.nodes, [Plane.DATA]
+    with connected(network, Plane.DATA, "n0", "n1"):
+        _end(
+            network_partition=_trouble(
+                Partition(network, prober, blocks("isolate", tuple(Plane), nodes, "n1"), name="selftest")
+            ),
+            network_rate=_trouble(SlowLink(network, "n1", data, "network_rate", {"mbit_s": 10})),
+            network_delay=_trouble(SlowLink(network, "n1", data, "network_delay", {"delay_s": 0.01})),
+            network_loss=_trouble(SlowLink(network, "n1", data, "network_loss", {"percent": 50})),
+            network_reset=_trouble(Reset(network, "n1", data)),
+        )
+
+
+def _trouble(hold: Hold) -> str:
+    """Why it cannot be done here; empty where it was done, seen, and seen to be over."""
     try:
-        partition.begin(frozenset())
+        hold.begin(frozenset())
     except Refused as error:
-        _end(network_partition=f"packets cannot be dropped here: {error}; as root: modprobe nf_tables")
-    seen = partition.end(frozenset())
-    _end(network_partition="" if seen["healed"] else f"packets were dropped, but not healed: {seen['proof']}")
+        return f"not possible here: {error}"
+    seen = hold.end(frozenset())
+    return "" if seen["healed"] else f"it was applied, but is not gone: {seen['proof']}"
 
 
 def _end(**troubles: str) -> NoReturn:

@@ -64,12 +64,16 @@ class Cluster:
         return party.address[plane]
 
 
+def on_nodes(file: Path, nodes: int) -> list[str]:
+    """The command prefix that makes so many isolated nodes."""
+    names = ",".join(f"n{index}" for index in range(nodes))
+    return [sys.executable, "-m", "chaos.cluster.build", "--nodes", names, "--file", str(file), "--"]
+
+
 @contextlib.contextmanager
 def cluster(directory: Path, nodes: int) -> Iterator[Cluster]:
     file = directory / "network.json"
-    names = ",".join(f"n{index}" for index in range(nodes))
-    build = [sys.executable, "-m", "chaos.cluster.build", "--nodes", names, "--file", str(file), "--"]
-    holder = subprocess.Popen([*build, sys.executable, "-S", "-c", _IDLE])
+    holder = subprocess.Popen([*on_nodes(file, nodes), sys.executable, "-S", "-c", _IDLE])
     try:
         network = wait_until(lambda: Network.read(file), "the cluster is there")
         assert network is not None
@@ -89,7 +93,10 @@ class Witness:
         assert self._server.stdout is not None
         port = self._server.stdout.readline().decode().strip()
         self._client = subprocess.Popen(
-            [*there.inside(client), *python, _TALK, address, port], stdout=subprocess.PIPE, bufsize=0
+            [*there.inside(client), *python, _TALK, address, port],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it is broken on purpose
+            bufsize=0,
         )
 
     def __enter__(self) -> Witness:
@@ -118,6 +125,9 @@ class Witness:
         """Nothing makes the way, for as long as thousands of messages would take."""
         self.drain()
         assert not self._said(0.5), "packets pass"
+
+    def must_be_closed(self) -> None:
+        assert self._client.wait(timeout=20) != 0
 
     def __exit__(self, *_: object) -> None:
         for process in (self._client, self._server):

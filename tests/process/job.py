@@ -89,8 +89,10 @@ class Finished:
         return {e.rank: str(e.data["digest"]) for e in self.events if e.kind == "state_digest" and e.rank is not None}
 
 
-def launch(run_dir: Path, *arguments: str, flags: Sequence[str] = (), script: Path = SMALL) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "phoenix_core", "run", "--run-dir", str(run_dir), *flags]
+def launch(
+    run_dir: Path, *arguments: str, flags: Sequence[str] = (), script: Path = SMALL, prefix: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    command = [*prefix, sys.executable, "-m", "phoenix_core", "run", "--run-dir", str(run_dir), *flags]
     return subprocess.Popen([*command, str(script), *arguments], stderr=subprocess.PIPE, text=True)
 
 
@@ -101,10 +103,11 @@ def run(
     flags: Sequence[str] = ("--nnodes", "4", "--spares", "1"),
     on_event: Callable[[Event, Watched], None] | None = None,
     script: Path = SMALL,
+    prefix: Sequence[str] = (),
     deadline_s: float = DEADLINE_S,
 ) -> Finished:
     """The whole job. Every strike must have hit, or the test that asked for it proves nothing."""
-    process = launch(run_dir, *arguments, flags=flags, script=script)
+    process = launch(run_dir, *arguments, flags=flags, script=script, prefix=prefix)
     waiting = list(strikes)
     watched = Watched()
     tail = EventTail(run_dir / "events")

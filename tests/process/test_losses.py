@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from chaos.cluster.client import HandClient
+from chaos.cluster.layout import Network, Plane
+from chaos.cluster.shapes import blocks
 from phoenix_core.events import Event, read_events
+from tests.process.isolated import on_nodes, skip_where_refused
 from tests.process.job import DEADLINE_S, Finished, Watched, launch, run
 
 STEPS = 40
@@ -131,6 +135,56 @@ def test_the_run_goes_on_bit_for_bit(
     assert finished.code == 0, finished.stderr
     assert finished.losses == twin.losses
     assert finished.digests == twin.digests and finished.buffers == twin.buffers
+
+
+class Cut:
+    """Isolates the node of rank 2 from step AT on, until the others have done all steps of the twin without it.
+
+    The job ends once that is healed and the process of the old rank 2 has ended.
+    """
+
+    def __init__(self, hand: HandClient, stop_file: Path) -> None:
+        self.hand = hand
+        self.stop_file = stop_file
+        self.cut_at = 0
+        self.healed: object = None
+        self.exited = False
+
+    def __call__(self, event: Event, watched: Watched) -> None:
+        if not self.cut_at and watched.parked and in_training(event):
+            network = Network.read(self.hand.file)
+            assert network is not None
+            self.cut_at = self.hand.part("f", blocks("isolate", tuple(Plane), network.nodes, "n2"), ttl_s=60)["at"]
+        elif self.cut_at and self.healed is None and event.kind == "step_committed" and event.step == STEPS - 1:
+            self.healed = self.hand.revert("f")["healed"]
+        self.exited = self.exited or (event.kind == "worker_exited" and event.worker == "w2")
+        if self.healed is not None and self.exited:
+            self.stop_file.touch()
+
+
+@pytest.mark.timeout(300)
+def test_an_isolated_node_is_replaced_and_does_not_train_on_when_the_network_is_healed(
+    run_dir: Path, twin: Finished
+) -> None:
+    skip_where_refused()
+    file = run_dir / "network.json"
+    with HandClient(file) as hand:
+        cut = Cut(hand, run_dir / "stop")
+        finished = run(
+            run_dir,
+            *("--steps", "1000000", "--stop-file", str(cut.stop_file)),
+            flags=("--nnodes", "4", "--spares", "1", "--hosts", str(file)),
+            prefix=on_nodes(file, 5),
+            on_event=cut,
+            deadline_s=280,
+        )
+    assert cut.healed is True
+    assert finished.code == 0, finished.stderr
+    first = next(event for event in finished.events if event.kind == "failure_detected")
+    assert (first.worker, first.rank) == ("w2", 2), first
+    assert {place: loss for place, loss in finished.losses.items() if place[1] < STEPS} == twin.losses
+    late = [e for e in finished.events if e.worker == "w2" and e.kind == "step_committed" and e.at > first.at]
+    assert late == []
 
 
 def test_a_rank_lost_with_its_holder_ends_the_job_and_is_named(run_dir: Path) -> None:
