@@ -34,7 +34,6 @@ BURY_LIMIT_S: Final = 3.0
 
 _c10d: Any = torch._C._distributed_c10d
 """What torch's own type stubs leave out."""
-_ProcessGroup: Any = dist.ProcessGroup
 
 _DELEGATED: Final = (
     "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_coalesced",
