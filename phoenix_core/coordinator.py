@@ -317,7 +317,7 @@ async def serve(config: dict[str, Any]) -> int:
     run_dir = config["run_dir"]
     events = EventWriter(Path(run_dir) / COORDINATOR_EVENTS if run_dir else None, forgiving=True)
     events.emit("coordinator_started", pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
-    coordinator = Coordinator(job, token=config["token"], events=events, book=Book(config["ledger_fd"]))
+    coordinator = Coordinator(job, token=config["token"], events=events, book=Book(config["ledger_fds"]))
     end = await coordinator.run(socket.socket(fileno=config["control_fd"]))
     if end.outcome != "completed":
         print(f"phoenix run: the job {end.outcome}: {end.reason}", file=sys.stderr, flush=True)

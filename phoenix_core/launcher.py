@@ -218,7 +218,8 @@ class Launcher:
             control, store = (stack.enter_context(_listener(self.hosts.coordinator)) for _ in range(2))
             addresses = [list(listener.getsockname()) for listener in (control, store)]
             ledger = Book.create()
-            stack.callback(os.close, ledger)
+            for fd in ledger:
+                stack.callback(os.close, fd)
             for node in [*self.nodes, *self.spare_nodes]:
                 config = self._agent_config(node, *addresses)
                 self._agents.append(self._start("phoenix_core.agent", config, prefix=self.hosts.of(node).prefix))
@@ -241,7 +242,7 @@ class Launcher:
     def _interrupt(self, signum: int, _frame: FrameType | None) -> None:
         self._interrupted = signum  # the loop that waits passes it on
 
-    def _start_coordinator(self, control: socket.socket, ledger: int) -> subprocess.Popen[str]:
+    def _start_coordinator(self, control: socket.socket, ledger: tuple[int, int]) -> subprocess.Popen[str]:
         config = {
             "rank_nodes": [node for node in self.nodes for _ in range(self.per_node)],
             "spare_nodes": self.spare_nodes,
@@ -251,9 +252,9 @@ class Launcher:
             "run_dir": self.run_dir,
             "token": self.token,
             "control_fd": control.fileno(),
-            "ledger_fd": ledger,
+            "ledger_fds": ledger,
         }
-        return self._start("phoenix_core.coordinator", config, (control.fileno(), ledger))
+        return self._start("phoenix_core.coordinator", config, (control.fileno(), *ledger))
 
     def _agent_config(self, node: str, coordinator: list[Any], store: list[Any]) -> dict[str, Any]:
         return {

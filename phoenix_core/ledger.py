@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,35 +54,40 @@ class Ledger:
 
 
 class Book:
-    """The ledger's pages in a file that outlives the coordinator: the launcher holds it open, in memory.
+    """The ledger in two files in memory, which outlive the coordinator: the launcher holds them open.
 
-    One line a change. A line that was cut short belongs to a coordinator that died before it acted on it: the line
-    before it holds.
+    Each holds one page, a line that begins with its number, and they are written in turn. A page that was cut short
+    belongs to a coordinator that died before it acted on it: the other one holds.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fds: Sequence[int]) -> None:
+        self._fds = tuple(fds)
+        self._number = 0
         self._written: Ledger | None = None
 
     @staticmethod
-    def create() -> int:
-        """An empty file without a name: its descriptor, for the coordinators to be given."""
-        return os.memfd_create("phoenix-ledger", 0)
+    def create() -> tuple[int, int]:
+        """Two empty files without a name: their descriptors, for the coordinators to be given."""
+        return os.memfd_create("phoenix-ledger", 0), os.memfd_create("phoenix-ledger", 0)
 
     def read(self) -> Ledger:
-        """What was written last; a line that was cut short is dropped."""
-        pages = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        os.ftruncate(self._fd, pages.rfind(b"\n") + 1)
-        lines = pages.split(b"\n")[:-1]
-        return Ledger.from_json(json.loads(lines[-1])) if lines else Ledger()
+        """What was written last."""
+        pages = [os.pread(fd, os.fstat(fd).st_size, 0).partition(b" ") for fd in self._fds]
+        whole = [(int(number), text) for number, _, text in pages if text.endswith(b"\n")]
+        if not whole:
+            return Ledger()
+        self._number, text = max(whole)
+        return Ledger.from_json(json.loads(text))
 
     def write(self, ledger: Ledger) -> None:
         """Returns once it is safe from the end of this process."""
         if ledger == self._written:
             return
+        self._number += 1
+        fd = self._fds[self._number % len(self._fds)]
+        page = f"{self._number} {json.dumps(ledger.to_json(), separators=(',', ':'))}\n".encode()
+        os.ftruncate(fd, 0)
+        done = 0
+        while done < len(page):
+            done += os.pwrite(fd, page[done:], done)
         self._written = ledger
-        line = json.dumps(ledger.to_json(), separators=(",", ":")).encode() + b"\n"
-        end = os.fstat(self._fd).st_size
-        while line:
-            done = os.pwrite(self._fd, line, end)
-            line, end = line[done:], end + done

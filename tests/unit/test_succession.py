@@ -253,19 +253,25 @@ def test_whatever_was_heard_a_new_coordinator_keeps_the_rules(
 # ------------------------------------------------------------------ what is kept
 
 
-def test_a_line_that_was_cut_short_was_never_acted_on() -> None:
-    fd = Book.create()
+def test_a_page_that_was_cut_short_was_never_acted_on() -> None:
+    fds = Book.create()
     try:
-        assert Book(fd).read() == Ledger()
-        Book(fd).write(TRAINING)
-        whole = os.fstat(fd).st_size
-        Book(fd).write(replace(TRAINING, generation=2, ended=("failed", "why")))
-        os.ftruncate(fd, whole + 20)
-        assert Book(fd).read() == TRAINING
-        Book(fd).write(replace(TRAINING, generation=3))
-        assert Book(fd).read().generation == 3
+        assert Book(fds).read() == Ledger()
+        first = Book(fds)
+        pages = [replace(TRAINING, generation=generation) for generation in (1, 2, 3)]
+        for page in pages:
+            first.write(page)
+            assert Book(fds).read() == page
+        newest = next(fd for fd in fds if os.pread(fd, 2, 0) == b"3 ")
+        os.ftruncate(newest, os.fstat(newest).st_size - 1)
+        second = Book(fds)
+        assert second.read() == pages[1]
+        ended = replace(TRAINING, generation=4, ended=("failed", "why"))
+        second.write(ended)
+        assert Book(fds).read() == ended
     finally:
-        os.close(fd)
+        for fd in fds:
+            os.close(fd)
 
 
 def test_a_witness_keeps_what_was_ordered_and_said() -> None:
