@@ -147,6 +147,8 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
     assert fault is not None
     if evidence.run.completed and _resumed_unnoticed(outcome, evidence.run.events):
         return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
+    if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
+        return passed(f"{name}: nobody was lost; all ranks met anew in generation {generation} and went on")
     if fault.rank is None:
         return _judge_spare(outcome, name, evidence)
     if evidence.run.completed and _had_finished(fault, evidence):
@@ -189,6 +191,13 @@ def _resumed_unnoticed(outcome: FaultOutcome, events: Sequence[Event]) -> bool:
         and event.data.get("alive") is True
         for event in events
     )
+
+
+def _met_anew(fault: Event, events: Sequence[Event]) -> int | None:
+    """The generation in which the same ranks went on after a connection had broken; None where they did not have to."""
+    broken = [e for e in events if e.kind == "collective_broken" and e.at >= fault.at]
+    resumed = [e for e in events if e.kind == "generation_resumed" and broken and e.at >= broken[0].at]
+    return resumed[0].generation if resumed else None
 
 
 def _had_finished(fault: Event, evidence: Evidence) -> bool:

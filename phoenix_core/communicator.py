@@ -115,7 +115,7 @@ class PhoenixGroup(dist.ProcessGroup):
         with self._breaking:
             old, self._inside = self._inside, (-1, backends.local(self._group_rank, self._group_size))
         if old is not None and old[0] >= 0:
-            count = self.hub.watermark.at_rest(self._stream) if self._usable else None
+            count = self.hub.watermark.at_rest(self._stream) if self._usable and old[0] != self.hub.distrusted else None
             if count is None:
                 old[1].break_off()  # one that began while `break_off` found the group at rest would keep the GPU busy
             self._aside = Aside(old[1], "" if count is None else f"{old[0]}:{count}")
@@ -246,6 +246,8 @@ class Hub:
         self.before_collective: Callable[[str, int], None] = lambda name, size: None
         self.formation_done: Callable[[], None] = lambda: None
         self.watermark = Watermark()
+        self.distrusted = -1
+        """The generation of which no group is kept: a collective that ended with an error is over and looks at rest."""
         self.let_go = 0
         """Collectives of this generation whose tensors hold anything: nothing of it may be committed."""
         self._announced_at = 0.0

@@ -27,6 +27,7 @@ from phoenix_core.protocol import (
     Alert,
     Announce,
     CheckpointWritten,
+    CollectiveBroken,
     Decision,
     DeviceFailed,
     End,
@@ -85,6 +86,8 @@ def input_of(message: dict[str, Any]) -> Input | None:
             return Restored(worker=worker, generation=message["generation"])
         case "restore_failed":
             return RestoreFailed(worker=worker, generation=message["generation"], reason=message["reason"])
+        case "collective_broken":
+            return CollectiveBroken(worker=worker, generation=message["generation"], reason=message["reason"])
         case "checkpointed":
             return CheckpointWritten(worker=worker, boundary=message["boundary"])
         case "finished":

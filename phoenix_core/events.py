@@ -27,6 +27,7 @@ KINDS: Final[Mapping[str, str]] = {
     "(device_error: also code, xids, action)",
     "node_quarantined": "a node gets no worker any more; node; data: reason",
     "spare_assigned": "a spare got a rank; worker, rank, generation",
+    "collective_broken": "a connection broke, nobody failed: all meet anew; worker, rank, generation; data: reason",
     "restore_failed": "what the plan promised was damaged; worker, rank, generation; data: reason",
     "generation_resumed": "every rank is restored; step = the first step to execute",
     "spare_parked": "a worker is warm and waits for a rank; worker, node",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from phoenix_core.world import World
 
 T = TypeVar("T")
 POLL_S = 0.5
+NOBODY_FAILED_S = 5.0
+"""Longer than the coordinator takes to find who has failed, where that is what broke a collective."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +131,20 @@ class Inbox:
             lambda: self.call if self.call is not None and self.call.generation > after else None, generation=None
         )
 
-    def expect_news(self, after: int, limit_s: float) -> int:
-        """Wait for a generation later than `after` to be announced or alerted; raises JobStopped where none is."""
+    def expect_news(self, after: int, limit_s: float, ask: Callable[[], None]) -> int:
+        """Wait for a generation later than `after` to be announced or alerted; raises JobStopped where none is.
+
+        Who has failed is found within moments. Where there is no word of anybody for a while, `ask` is called once.
+        """
+
+        def newer() -> int | None:
+            return self.newest() if self.newest() > after else None
+
+        with contextlib.suppress(PeerLost):
+            return self.wait(newer, generation=None, limit_s=min(NOBODY_FAILED_S, limit_s))
+        ask()
         try:
-            return self.wait(lambda: self.newest() if self.newest() > after else None, generation=None, limit_s=limit_s)
+            return self.wait(newer, generation=None, limit_s=limit_s)
         except PeerLost:
             raise JobStopped(
                 f"a collective broke and no new generation was announced within {limit_s:.0f} s: the coordinator "

@@ -108,7 +108,7 @@ class Membership:
             case Restored():
                 return self._was_restored(event, now)
             case RestoreFailed():
-                return self._restore_failed(event, now)
+                return self._once_more(event, now)
             case CheckpointWritten():
                 self._on_disk.written(self._rank_of.get(event.worker), event.boundary, len(self.ranks))
                 return []
@@ -293,15 +293,15 @@ class Membership:
             self._plan = RestorePlan(boundary=self._on_disk.boundary, sources={}, disk=True)
         return [SendPlan(generation=self.generation, plan=self._plan)]
 
-    def _restore_failed(self, event: RestoreFailed, now: float) -> list[Decision]:
-        """What the plan promised was damaged, and is dropped by who kept it: another round offers what is left."""
+    def _once_more(self, event: RestoreFailed, now: float) -> list[Decision]:
+        """What the plan promised was damaged, or a connection broke though nobody has failed: the same ranks again."""
         rank = self._rank_in(event.worker, event.generation)
-        if rank is None or self._plan is None or self.phase is not Phase.RECOVERING:
+        if rank is None or self._plan is None or self.phase.value != event.phase:
             return []
         self._restarts.failed([rank])
         give_up = self._restarts.reason_to_give_up(f"{event.worker}: {event.reason}")
         fields = {"worker": event.worker, "rank": rank, "generation": self.generation, "reason": event.reason}
-        told = Record(kind="restore_failed", fields=fields)
+        told = Record(kind=event.kind, fields=fields)
         return [told, *(self._end("failed", give_up) if give_up else self._form(set(), now))]
 
     def _was_restored(self, event: Restored, now: float) -> list[Decision]:

@@ -34,6 +34,9 @@ class Narrator:
                 )
             case "restore_failed":
                 return f"rank {fields['rank']} ({fields['worker']}) cannot be restored so: {fields['reason']}"
+            case "collective_broken":
+                self._broken_at = now if self._broken_at is None else self._broken_at
+                return f"a connection of rank {fields['rank']} ({fields['worker']}) broke; all ranks meet anew"
             case "node_quarantined":
                 return f"{fields['node']} gets no worker any more: {fields['reason']}"
             case "spare_assigned":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from phoenix_core.placement import Offer, RestorePlan
 from phoenix_core.world import World
@@ -86,9 +86,19 @@ class Restored:
 class RestoreFailed:
     """The rank was given a plan that nobody could keep: what it was to be restored from is damaged."""
 
+    kind: ClassVar[str] = "restore_failed"
+    phase: ClassVar[str] = "recovering"
     worker: str
     generation: int
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveBroken(RestoreFailed):
+    """A collective of the rank has ended with an error, and since then nobody was found to have failed."""
+
+    kind: ClassVar[str] = "collective_broken"
+    phase: ClassVar[str] = "running"
 
 
 @dataclass(frozen=True, kw_only=True)

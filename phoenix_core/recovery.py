@@ -42,8 +42,7 @@ class Rank:
 
     def __init__(self, settings: WorkerSettings | None, on_call: Callable[[], None]) -> None:
         self.settings = settings
-        self.rank, self.size, self.generation = 0, 1, 0
-        self.boundary = 0
+        self.rank, self.size, self.generation, self.boundary = 0, 1, 0, 0
         self.live: int | None = None
         self.protected = Protected()
         self.inbox = Inbox()
@@ -59,8 +58,7 @@ class Rank:
         self._exchange: Exchange | None = None
         self._call: Call | None = None
         self._early: Formation | None = None
-        self._start = b""
-        self._in_loop = self._in_step = False
+        self._start, self._in_loop, self._in_step = b"", False, False
         self._again: tuple[bytes, bytes] | None = None
         self._buckets = ddp.Buckets(self.protected.ddp_modules)
         self._saver: Saver | None = None
@@ -227,7 +225,7 @@ class Rank:
         while True:
             try:
                 if not joining:
-                    self._quiesce(self.inbox.expect_news(self.generation, limit_s))
+                    self._quiesce(self.inbox.expect_news(self.generation, limit_s, self._nobody_failed))
                 call = self._call if joining and self._call else self.inbox.next_call(self.generation - 1)
                 joining = False
                 if call.generation != self.generation:
@@ -240,6 +238,11 @@ class Rank:
                 self._tell("script_failed", error=str(error))
             except (SnapshotUnavailable, CheckpointDamaged) as error:
                 self._tell("restore_failed", generation=self.generation, reason=str(error))
+
+    def _nobody_failed(self) -> None:
+        """And yet a collective broke: the network did, so all shall meet anew, on new connections."""
+        self.hub.distrusted = self.generation
+        self._tell("collective_broken", generation=self.generation, reason="a connection broke; nobody has failed")
 
     def _recover_once(self, call: Call) -> None:
         generation, exchange = call.generation, self._exchange

@@ -189,6 +189,7 @@ async def test_a_fault_is_stored_and_handed_to_the_trial(api: Harness) -> None:
     ("change", "status", "says"),
     [
         ({"kind": "unknown"}, 422, "process_kill"),
+        ({"kind": "network_partition"}, 422, "set cluster.isolation to namespaces"),
         ({"target": {"rank": 2}}, 422, "0..1"),
         ({"target": {"rank": -1}}, 422, "target.rank"),
         ({"target": {}}, 422, "target"),

@@ -91,12 +91,35 @@ def test_a_frozen_process_may_work_after_it_was_resumed() -> None:
     assert checks.fired(evidence([*frozen, resumed, *late])).verdict is Verdict.PASS
 
 
+def test_a_rank_whose_network_was_cut_may_speak_but_the_heal_must_have_been_seen() -> None:
+    parted = changed(disturbed(), kind("fault_injected"), kind="network_partition")
+    alive = [*parted, *step_of("w1", 1, 0, 2, 31 + 1500)]
+    assert checks.fired(evidence(alive)).verdict is Verdict.PASS
+    for healed, verdict in ((True, Verdict.PASS), (False, Verdict.FAIL)):
+        end = event(
+            "fault_reverted", 90, worker="w1", fault="f", kind="network_partition", alive=healed, proof={"a": 1}
+        )
+        assert checks.fired(evidence([*parted, end])).verdict is verdict
+
+
 def test_a_run_without_faults_has_nothing_to_fire() -> None:
     quiet = evidence(undisturbed(), scenario=scenario(faults=[]))
     assert all(result.verdict is Verdict.PASS for result in run_checks(quiet).values())
 
 
 # --- recovered ---
+
+
+def test_recovered_passes_where_connections_broke_and_the_same_ranks_met_anew() -> None:
+    receipt = {"fault": "f", "kind": "network_reset", "pid": 7, "fidelity": "real", "trigger": {"at_step": 2}}
+    hit = [*undisturbed(), event("fault_injected", 31, worker="w1", rank=1, **receipt)]
+    assert checks.recovered(evidence(hit)).verdict is Verdict.FAIL
+    again = [
+        event("collective_broken", 32, worker="w0", rank=0, generation=0, reason="reset"),
+        event("generation_resumed", 33, generation=1, step=2),
+    ]
+    result = checks.recovered(evidence([*hit, *again]))
+    assert result.verdict is Verdict.PASS, result.detail
 
 
 @pytest.mark.parametrize("missing", ["state_restored", "worker_quiesced", "generation_resumed"])

@@ -12,6 +12,7 @@ from phoenix_core.placement import Offer
 from phoenix_core.protocol import (
     Alert,
     Announce,
+    CollectiveBroken,
     Decision,
     DeviceFailed,
     End,
@@ -225,6 +226,30 @@ def test_where_the_plan_cannot_be_kept_another_round_offers_what_is_left() -> No
     left = Offer(live=None, own=(4, 5), whole=True, held={0: (4,)})
     (sent,) = only(drive.tell(Quiesced(worker="w1", generation=3, offer=left)), SendPlan)
     assert sent.plan.boundary == 4
+
+
+def test_where_a_connection_broke_and_nobody_failed_the_same_ranks_meet_anew() -> None:
+    drive = Drive().run()
+    drive.step(1)
+    broken = CollectiveBroken(worker="w1", generation=1, reason="reset")
+    decisions = drive.tell(broken)
+    (announced,) = only(decisions, Announce)
+    assert announced.world.generation == 2 and announced.joining == ()
+    assert announced.world.ranks == ("w0", "w1", "w2", "w3")
+    assert [record.kind for record in only(decisions, Record)] == ["collective_broken", "world_formed"]
+    assert drive.tell(broken) == []  # the other ranks say the same, of a generation that is over
+    assert drive.tell(CollectiveBroken(worker="w2", generation=2, reason="reset")) == []  # while they meet
+
+
+def test_connections_that_always_break_end_the_job() -> None:
+    drive = Drive(max_restarts=2).run()
+    ended: list[End] = []
+    while not ended:
+        ended = only(drive.tell(CollectiveBroken(worker="w1", generation=drive.membership.generation, reason="r")), End)
+        if not ended:
+            drive.offer_all(1, lost=-1)
+            drive.restore_all()
+    assert drive.membership.generation == 3 and "--max-restarts 2" in ended[0].reason
 
 
 def test_a_plan_that_can_never_be_kept_ends_the_job() -> None:
