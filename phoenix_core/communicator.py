@@ -240,14 +240,12 @@ class Hub:
         """`connect` opens the rendezvous store, given the question whether the wait is still worth it."""
         self._connect = connect
         self.address = address
-        self.generation = 0
-        self.announced = 0
+        self.generation, self.announced, self.distrusted = 0, 0, -1
+        """Of generation `distrusted` no group is kept: a collective that ended with an error is over, thus at rest."""
         self.local = False
         self.before_collective: Callable[[str, int], None] = lambda name, size: None
         self.formation_done: Callable[[], None] = lambda: None
         self.watermark = Watermark()
-        self.distrusted = -1
-        """The generation of which no group is kept: a collective that ended with an error is over and looks at rest."""
         self.let_go = 0
         """Collectives of this generation whose tensors hold anything: nothing of it may be committed."""
         self._announced_at = 0.0
