@@ -118,17 +118,20 @@ def recovered(evidence: Evidence) -> CheckResult:
     committed = steps_committed(evidence.run.events, evidence.scenario.cluster.world_size)
     if committed != steps:
         return failed(f"the job says it completed, but all ranks committed only {committed} of {steps} steps")
-    return passed(_tally(evidence.outcomes))
+    return passed(_tally(evidence.outcomes, evidence.run.events))
 
 
-def _tally(outcomes: Sequence[FaultOutcome]) -> str:
+def _tally(outcomes: Sequence[FaultOutcome], events: Sequence[Event]) -> str:
     """What happened, in numbers, where all of it is well."""
     whole = sum(outcome.fault is not None and outcome.recovery is not None for outcome in outcomes)
     replaced = sum(outcome.replacement is not None for outcome in outcomes)
-    unnoticed = sum(outcome.recovery is None and outcome.replacement is None for outcome in outcomes)
+    lost_nobody = [one.fault for one in outcomes if one.recovery is None and one.replacement is None]
+    anew = sum(fault is not None and _met_anew(fault, events) is not None for fault in lost_nobody)
+    unnoticed = len(lost_nobody) - anew
     strangers = sum(outcome.fault is None for outcome in outcomes)
     told = [count(whole, "whole recovery", "whole recoveries")] if whole else []
     told += [f"{count(replaced, 'lost spare')} replaced"] if replaced else []
+    told += [f"{count(anew, 'broken connection')} after which the same ranks went on"] if anew else []
     told += [f"{count(unnoticed, 'fault')} taken back in time"] if unnoticed else []
     told += [f"{strangers} more without a fault of ours"] if strangers else []
     return "; ".join(told) or "nothing had to be recovered"

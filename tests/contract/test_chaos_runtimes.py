@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,13 @@ def test_the_phoenix_command_is_what_a_user_would_type(job: Job) -> None:
     argv = RUNTIMES["phoenix"].command(job).argv[1:]
     shape = ("--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", "--run-dir", os.fspath(job.directory.path))
     assert argv == ("-m", "phoenix_core", "run", *shape, *job.workload)
+
+
+def test_on_isolated_nodes_the_same_command_runs_where_each_has_a_network(job: Job) -> None:
+    plain = RUNTIMES["phoenix"].command(job).argv
+    isolated = replace(job, cluster=replace(job.cluster, isolation="namespaces"))
+    argv = RUNTIMES["phoenix"].command(isolated).argv
+    file = os.fspath(job.directory.path / "network.json")
+    there = argv.index("--")
+    assert argv[1:there] == ("-m", "chaos.cluster.build", "--nodes", "n0,n1,n2", "--file", file)
+    assert [part for part in argv[there + 1 :] if part not in ("--hosts", file)] == list(plain)

@@ -119,7 +119,7 @@ def test_recovered_passes_where_connections_broke_and_the_same_ranks_met_anew() 
         event("generation_resumed", 33, generation=1, step=2),
     ]
     result = checks.recovered(evidence([*hit, *again]))
-    assert result.verdict is Verdict.PASS, result.detail
+    assert result == CheckResult(verdict=Verdict.PASS, detail="1 broken connection after which the same ranks went on")
 
 
 @pytest.mark.parametrize("missing", ["state_restored", "worker_quiesced", "generation_resumed"])
