@@ -1,7 +1,8 @@
 """Faults and trials against any training runtime. Knows `phoenix_core`'s events, never its insides.
 
 Values (pure, with JSON forms)
-    faults      FaultKind (registry FAULT_KINDS), Target, Trigger, PlannedFault, Injection
+    kinds       FaultKind (registry FAULT_KINDS), Scope, Fidelity
+    faults      Target, Trigger, PlannedFault, Injection
     scenario    Scenario, Cluster, load_scenario / parse_scenario / Scenario.from_json, scenario_schema, fault_schema
     workloads   Workload (registry WORKLOADS): what a scenario may name instead of a command
     verdict     Verdict (PASS | FAIL | UNKNOWN), CheckResult
@@ -19,7 +20,8 @@ Decisions (pure)
 Effects
     record      TrialDirectory: spec.json, requests.jsonl, run/, twin/, pid, result.json; Spec, Result
     trial       run_trial(directory) -> Result; `python -m chaos.trial run DIR`
-    injectors/  one small protocol; process.py kills and freezes
+    injectors/  one small protocol; process.py kills and freezes, network.py parts, slows and resets
+    cluster/    isolated nodes: built as network namespaces, parted and healed by a process inside of them (the hand)
     files       whether the files that a scenario names can be trained on
     runtimes    adapters: the command line, environment and event directory of a runtime under test
     conductor   the loop of one launch: reads events, applies what is due, reverts what lasts, ends it in time
