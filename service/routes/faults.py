@@ -8,8 +8,10 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
+from chaos.cluster.abilities import abilities
 from chaos.errors import ChaosError, TargetGone
 from chaos.faults import AtStep, Now, OnPhase, PlannedFault, RandomRank, Spare
+from chaos.kinds import Scope, fault_kind
 from chaos.record import TrialDirectory
 from chaos.roster import Roster
 from chaos.scenario import Cluster
@@ -57,6 +59,8 @@ def request_fault(service: ServiceOf, request: Request, run_id: Id, body: NewFau
 def _effect(session: Session, run: Run, body: NewFault) -> Answer:
     fault = PlannedFault.from_json(body.model_dump(exclude={"dry_run"}), id=store.new_id("fault"))
     Cluster(**run.document.get("cluster", {})).check(fault)
+    if trouble := abilities().trouble(fault.kind) if fault_kind(fault.kind).scope is Scope.NETWORK else "":
+        raise Problem(422, "unsupported-fault", trouble)
     fault.check_phases(run.workload, workload(run.workload).phases)
     trial = _running(session, run)
     members = store.roster(session, trial.id)

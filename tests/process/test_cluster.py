@@ -90,6 +90,7 @@ def test_a_partition_ends_with_its_time_to_live_though_nobody_asks(nodes: Cluste
         witness.must_talk()
 
 
+@pytest.mark.soak
 def test_a_flapping_partition_lets_through_in_between_and_ends_by_itself(nodes: Cluster) -> None:
     with HandClient(nodes.file) as hand, Witness(nodes, "n0", "n1") as witness:
         hand.part("f", isolated(nodes, "n1"), ttl_s=60, period_s=2.0, count=3)
@@ -151,6 +152,7 @@ def test_a_slow_network_is_measured_before_while_and_after(nodes: Cluster) -> No
         assert after["healed"] and after["proof"]["data_mbit_s"]["after"] > 7.5, after
 
 
+@pytest.mark.soak
 def test_kill_9_of_the_hand_lifts_a_slow_network(nodes: Cluster) -> None:
     """The kernel would keep it: it is the hand's child that lifts it."""
     with HandClient(nodes.file) as hand:
@@ -183,6 +185,7 @@ def test_what_this_kernel_lacks_is_refused_with_the_fix(nodes: Cluster) -> None:
         hand.apply("f", kind="network_delay", node="n1", planes=["data"], params={"delay_s": 0.05}, ttl_s=60)
 
 
+@pytest.mark.soak
 def test_where_the_network_is_broken_already_nothing_is_applied(nodes: Cluster) -> None:
     with HandClient(nodes.file) as one, HandClient(nodes.file) as other:
         one.part("f", isolated(nodes, "n1"), ttl_s=60)

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from chaos.cluster.abilities import Abilities
 from service.settings import Settings
 from tests.service.helpers import TINY, Harness, Json, Script, harness, problem
 
@@ -154,6 +155,24 @@ async def test_a_refused_post_leaves_its_key_free(api: Harness) -> None:
     assert first.status_code == again.status_code == 202 and first.json()["id"] == again.json()["id"]
     assert len((directory / "requests.jsonl").read_text().splitlines()) == 1
     script.close()
+
+
+async def test_what_this_machine_cannot_do_to_a_network_is_refused(
+    api: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "chaos.runtimes.abilities", lambda: Abilities(network_delay="no netem", network_loss="no netem")
+    )
+    monkeypatch.setattr("service.routes.faults.abilities", lambda: Abilities(network_delay="no netem"))
+    isolated = {**TINY["cluster"], "isolation": "namespaces"}
+    planned = [{"kind": "network_loss", "target": {"rank": 1}, "trigger": {"at_step": 5}}]
+    refused = await api.post("/runs", {"scenario": {**TINY, "cluster": isolated, "faults": planned}})
+    assert "no netem" in problem(refused, 422)["detail"]
+    run, _ = await running(api, cluster=isolated)
+    asked = {"kind": "network_delay", "target": {"rank": 1}, "dry_run": True}
+    assert "no netem" in problem(await api.post(f"/runs/{run}/faults", asked), 422)["detail"]
+    possible = await api.post(f"/runs/{run}/faults", {**asked, "kind": "network_partition"})
+    assert "network_partition would hit w1" in possible.json()["would"]["text"], possible.text
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
