@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -23,10 +22,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, HashStore, Store
 from phoenix_core.errors import GenerationSuperseded
 from phoenix_core.formation import FORMING_TIMEOUT
 from phoenix_core.sockets import open_sockets, shut_down
-from phoenix_core.work import BreakableWork, DeviceWork
-
-COLLECTIVE_TIMEOUT: Final = timedelta(days=365)
-"""Never: a hang is found by the coordinator, and a collective that was let go must not end a second time."""
+from phoenix_core.work import COLLECTIVE_TIMEOUT, BreakableWork, DeviceWork
 
 NCCL_SETTINGS: Final = {
     # Else the watchdog answers an asynchronous error, such as a lost peer, by ending the process.

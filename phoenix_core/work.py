@@ -21,6 +21,9 @@ from torch.futures import Future
 from phoenix_core.errors import GenerationSuperseded
 from phoenix_core.hooks import tensors_in
 
+COLLECTIVE_TIMEOUT: Final = timedelta(days=365)
+"""Never: a hang is found by the coordinator, and a collective that was let go must not end a second time."""
+
 _Work: Any = dist.distributed_c10d.Work
 MESSAGES: Final = frozenset(("send", "recv", "recv_anysource"))
 WITHOUT_FUTURE: Final = MESSAGES | {"reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"}
@@ -119,7 +122,7 @@ def _awaited(inner: Any) -> Future[Any]:
 
     def run() -> None:
         try:
-            inner.wait()
+            inner.wait(COLLECTIVE_TIMEOUT)  # else a message has only the time that its group had for its forming
         except RuntimeError as error:
             outcome: Any = future.set_exception, error
         else:

@@ -17,7 +17,7 @@ from phoenix_core.backends import Inner, NcclPart, is_broken_collective
 from phoenix_core.communicator import Hub
 from phoenix_core.errors import GenerationSuperseded
 from phoenix_core.formation import Connection, Formation
-from phoenix_core.work import DeviceWork
+from phoenix_core.work import COLLECTIVE_TIMEOUT, DeviceWork
 
 WAIT_S = 20.0
 
@@ -54,7 +54,7 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> NcclPart:
 
 def test_nccl_is_told_before_it_is_made_not_to_end_the_process(nccl: NcclPart) -> None:
     assert nccl.backend.environment == backends.NCCL_SETTINGS
-    assert nccl.backend.options._timeout == backends.COLLECTIVE_TIMEOUT
+    assert nccl.backend.options._timeout == COLLECTIVE_TIMEOUT
 
 
 def test_an_abort_is_asked_once_and_keeps_nobody_waiting(nccl: NcclPart) -> None:
