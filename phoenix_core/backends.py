@@ -123,16 +123,16 @@ class NcclPart:
         options._timeout = COLLECTIVE_TIMEOUT
         options.group_name = name
         self.backend = _c10d.ProcessGroupNCCL(store, rank, size, options)
-        self._aborted = False
+        self._aborting: threading.Thread | None = None
 
     def connect(self, device: torch.device) -> None:
         self.backend.eager_connect_single_device(device)
 
     def break_off(self) -> None:
         """In a thread: an abort waits for kernels to end and threads of NCCL's to join."""
-        if not self._aborted:
-            self._aborted = True
-            threading.Thread(target=self._abort, name="phoenix-abort", daemon=True).start()
+        if self._aborting is None:
+            self._aborting = threading.Thread(target=self._abort, name="phoenix-abort", daemon=True)
+            self._aborting.start()
 
     def _abort(self) -> None:
         with suppress(RuntimeError):  # it was not connected, or is aborted already
@@ -143,8 +143,9 @@ class NcclPart:
 
     def end(self) -> None:
         """Its destructor does not abort, and a communicator that is only forgotten keeps memory of the GPU."""
-        self._aborted = True
-        self._abort()
+        self.break_off()
+        assert self._aborting is not None
+        self._aborting.join()
 
 
 class LocalPart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from phoenix_core import ddp
@@ -50,7 +50,7 @@ class Exchange:
     def rise(self) -> None:
         self._resting = None
 
-    def _serve_live(self, generation: int, boundary: int) -> tuple[bytes, Sequence[memoryview]]:
+    def _serve_live(self, generation: int, boundary: int) -> tuple[bytes, Iterable[memoryview]]:
         if self._resting != (generation, boundary):
             raise SnapshotUnavailable(f"this rank does not rest at step {boundary} of generation {generation}")
         return self._protected.describe(self._layouts, self._start)
@@ -66,7 +66,7 @@ class Exchange:
         """
         described = b""
 
-        def place(description: bytes) -> list[memoryview]:
+        def place(description: bytes) -> Iterable[memoryview]:
             nonlocal described
             described = description
             return self._protected.place(description)[1]

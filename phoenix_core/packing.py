@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a dense CPU tensor as a uint8 tensor of one dimension, without a copy.
+    """The memory of a dense tensor, on whatever device, as a uint8 tensor of one dimension, without a copy.
 
     Not a view of the shape, since a dense tensor may lie in another order (channels_last). Raises ValueError for a
     tensor with gaps or overlaps.
@@ -25,23 +25,59 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The same as a writable buffer."""
+    """The same of a CPU tensor as a writable buffer."""
     if not tensor.numel():
         return memoryview(b"")
     return memoryview(cast("Any", flat_bytes(tensor).numpy()))
 
 
-def _tensor(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    result = torch.empty(shape, dtype=dtype)
-    memory_of(result)[:] = data
+def _on_host(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" or not tensor.numel()
+
+
+def content_of(tensor: torch.Tensor) -> memoryview:
+    """What lies in a tensor's memory, for reading: of one on a device a copy."""
+    if _on_host(tensor):
+        return memory_of(tensor)
+    return memory_of(flat_bytes(tensor).cpu())
+
+
+def rooms(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
+    """One buffer for each tensor, to be filled before the next is asked for.
+
+    Of a CPU tensor its memory; of one on a device a buffer whose content goes there when the next is asked for. So what
+    is still missing when somebody stops in between was never on the device.
+    """
+    for tensor in tensors:
+        if _on_host(tensor):
+            yield memory_of(tensor)
+        else:
+            staged = torch.empty(tensor.nbytes, dtype=torch.uint8)
+            yield memory_of(staged)
+            flat_bytes(tensor).copy_(staged)
+
+
+def fill(tensors: Iterable[torch.Tensor], data: bytes | memoryview) -> None:
+    """Write `data`, the contents of all the tensors in a row."""
+    offset = 0
+    for room in rooms(tensors):
+        room[:] = data[offset : offset + len(room)]
+        offset += len(room)
+
+
+def _tensor(data: bytes, dtype: torch.dtype, shape: tuple[int, ...], device: str = "cpu") -> torch.Tensor:
+    result = torch.empty(shape, dtype=dtype, device=device)
+    fill([result], data)
     return result
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and value.device.type == "cpu" and value.is_contiguous():
+        if type(value) is torch.Tensor and value.device.type in ("cpu", "cuda") and value.is_contiguous():
             rebuild: Callable[..., torch.Tensor] = _tensor
-            return rebuild, (bytes(memory_of(value)), value.dtype, tuple(value.shape))
+            # "cuda" without a number: whoever takes the rank over may compute on another one.
+            device = () if value.device.type == "cpu" else (value.device.type,)
+            return rebuild, (bytes(content_of(value)), value.dtype, tuple(value.shape), *device)
         return NotImplemented
 
 

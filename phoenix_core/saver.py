@@ -74,7 +74,7 @@ class Saver:
         listed = list(self._protected.tensors())
         state: dict[str, Any] = {}
         if whole or rank == 0:
-            state = {name_of(key): tensor.detach().clone() for key, tensor in listed}
+            state = {name_of(key): tensor.detach().to("cpu", copy=True) for key, tensor in listed}
         head = {
             "small": self._protected.capture_small({}),
             "start": self._protected.capture_start(),
@@ -97,7 +97,7 @@ class Saver:
             checkpoint.verify(root, part)
         head, described = (pickle.loads(_read(root, part, {HEAD: b""})[HEAD]) for part in (own, shared))
         try:
-            self._protected.rooms_for(described["tensors"])
+            self._protected.targets_for(described["tensors"])
         except SnapshotUnavailable as error:
             where = checkpoint.step_directory(root, boundary)
             raise CheckpointDamaged(f"{where} is of another model or optimizer: {error}") from None

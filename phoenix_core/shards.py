@@ -18,10 +18,11 @@ import torch
 
 from phoenix_core import ddp
 from phoenix_core.bandwidth import Throttle
+from phoenix_core.copier import Copier, copier_for
 from phoenix_core.gate import Gate
 from phoenix_core.inbox import Inbox
 from phoenix_core.kept import Payload
-from phoenix_core.packing import flat_bytes
+from phoenix_core.packing import fill, flat_bytes
 from phoenix_core.snapshot import Key, Protected
 
 BESIDE_TRAINING = ("snapshot_copy", "replica_send")
@@ -46,6 +47,8 @@ class ShardGate(Gate):
         self._buckets = buckets
         self._copied = threading.Event()
         self._copied.set()
+        self._copier: Copier | None = None
+        self._failed: BaseException | None = None
 
     def begin_loop(self, boundary: int) -> None:
         self.snapshot(boundary, recorded={})
@@ -60,7 +63,7 @@ class ShardGate(Gate):
 
     def snapshot(self, boundary: int, recorded: Mapping[str, Any]) -> None:
         """Begin to copy the live state, which is that of `boundary`, and to send it to the holder."""
-        self._copied.wait()
+        self._wait_copied()
         listed = list(self._protected.tensors())
         head = pickle.dumps(
             {
@@ -72,11 +75,19 @@ class ShardGate(Gate):
         )
         parts = [flat_bytes(tensor) for _, tensor in listed if tensor.numel()]
         self._payload_boundary = boundary
+        self._copier = self._copier or copier_for(parts)
+        work = (boundary, head, parts, self._copier, self._copier.mark())
         self._copied.clear()
-        threading.Thread(target=self._copy, args=(boundary, head, parts), name="phoenix-snapshot", daemon=True).start()
+        threading.Thread(target=self._copy, args=work, name="phoenix-snapshot", daemon=True).start()
 
     def settle(self) -> None:
         self._copied.wait()
+
+    def _wait_copied(self) -> None:
+        """Raises what the copying raised, such as an error of the device: this is the rank's own."""
+        self._copied.wait()
+        if self._failed is not None:
+            raise self._failed
 
     def put_back(
         self, boundary: int, layouts: list[ddp.Layout], start: bytes, kept: Payload | None
@@ -100,22 +111,27 @@ class ShardGate(Gate):
             self.keep(boundary, kept)
         self.wait_safe(boundary)
 
-    def _copy(self, boundary: int, head: bytes, parts: list[torch.Tensor]) -> None:
+    def _copy(self, boundary: int, head: bytes, parts: list[torch.Tensor], copier: Copier, mark: object) -> None:
+        try:
+            self._fill_slot(boundary, head, parts, copier, mark)
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._copied.set()
+
+    def _fill_slot(self, boundary: int, head: bytes, parts: list[torch.Tensor], copier: Copier, mark: object) -> None:
         self._on_phase("snapshot_copy")
         prefix = len(head).to_bytes(8, "little") + head
         prefix += b"\0" * (-len(prefix) % 64)
         size = len(prefix) + sum(part.numel() for part in parts)
         room = self.own.room(self._rank, boundary, size, self.kept)
+        copier.pin(room)
         slot = torch.frombuffer(room, dtype=torch.uint8)
         slot[: len(prefix)].copy_(torch.frombuffer(bytearray(prefix), dtype=torch.uint8))
-        offset = len(prefix)
-        for part in parts:
-            slot[offset : offset + part.numel()].copy_(part)  # torch lets other threads run meanwhile
-            offset += part.numel()
+        copier.copy(parts, slot[len(prefix) :], mark)
         self.copied = size
         self._on_phase("replica_send")
         self.keep(boundary, room)
-        self._copied.set()
 
     def _capture(self) -> None:
         """Nothing: what a failure in this step needs was captured at its beginning."""
@@ -125,7 +141,7 @@ class ShardGate(Gate):
 
     def before_optimizer(self, size: int) -> None:
         with self._stalling():
-            self._copied.wait()
+            self._wait_copied()
         super().before_optimizer(size)
 
 
@@ -151,8 +167,5 @@ def parse(payload: Payload) -> WholeState:
 def load(protected: Protected, payload: Payload) -> WholeState:
     """Put a whole state back into the live tensors."""
     state = parse(payload)
-    offset = 0
-    for room in protected.rooms_for(state.tensors):
-        room[:] = state.data[offset : offset + len(room)]
-        offset += len(room)
+    fill(protected.targets_for(state.tensors), state.data)
     return state

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import random
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,9 +16,9 @@ from typing import Any, Final
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from phoenix_core import ddp, fsdp, pipeline
+from phoenix_core import ddp, fsdp, pipeline, rng
 from phoenix_core.errors import SnapshotUnavailable, UsageError
-from phoenix_core.packing import memory_of, pack
+from phoenix_core.packing import content_of, fill, flat_bytes, pack, rooms
 from phoenix_core.pipeline import ScheduleState
 
 ALWAYS_SENT_BYTES: Final = 64 * 1024
@@ -102,7 +100,9 @@ class Protected:
         """Raises UsageError for what cannot be restored, before the first step rather than at the first failure."""
         for key, tensor in self.tensors():
             try:
-                memory_of(tensor)
+                flat_bytes(tensor)
+                if tensor.device.type not in ("cpu", "cuda"):
+                    raise ValueError(f"a tensor on {tensor.device} cannot be protected, only on CPU and CUDA")
             except ValueError as error:
                 raise UsageError(f"protect({key[0]}=...): {'.'.join(key[2:])}: {error}") from None
         for name, value in self.objects.items():
@@ -142,17 +142,11 @@ class Protected:
 
     def capture_small(self, recorded: Mapping[str, Any]) -> bytes:
         """This rank's own small state, pickled; with what the script has recorded of the step so far."""
-        state: dict[str, Any] = {
-            "torch": torch.get_rng_state(),
-            "python": random.getstate(),
-            "recorded": dict(recorded),
-        }
-        if "numpy" in sys.modules:
-            state["numpy"] = sys.modules["numpy"].random.get_state()
+        state: dict[str, Any] = {"random": rng.capture(), "recorded": dict(recorded)}
         state["objects"] = {name: value.state_dict() for name, value in self._own().items()}
         changed = list(self._changed_buffers())
         # One blob: pickling a tensor costs 50 us each, and a ResNet has 150 buffers.
-        state["buffers"] = [key for key, _ in changed], b"".join(memory_of(buffer) for _, buffer in changed)
+        state["buffers"] = [key for key, _ in changed], b"".join(content_of(buffer) for _, buffer in changed)
         return pack(state)
 
     def _changed_buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:
@@ -170,17 +164,8 @@ class Protected:
             value.load_state_dict(state["objects"][name])
         buffers = {key: b for name, module in self.modules().items() for key, b in self._module_buffers(name, module)}
         keys, blob = state["buffers"]
-        offset = 0
-        for key in keys:
-            room = memory_of(buffers[key])
-            room[:] = blob[offset : offset + len(room)]
-            offset += len(room)
-        random.setstate(state["python"])
-        if "numpy" in state:
-            import numpy
-
-            numpy.random.set_state(state["numpy"])
-        torch.set_rng_state(state["torch"])  # last: loading the rest may have drawn numbers
+        fill([buffers[key] for key in keys], blob)
+        rng.restore(state["random"])  # last: loading the rest may have drawn numbers
         recorded: dict[str, Any] = state["recorded"]
         return recorded
 
@@ -235,8 +220,8 @@ class Protected:
 
     # ---------------------------------------------------------------- replicated state for a peer
 
-    def describe(self, layouts: list[ddp.Layout], start: bytes) -> tuple[bytes, list[memoryview]]:
-        """The replicated state for a peer: a pickled description, and the memory of its tensors in order.
+    def describe(self, layouts: list[ddp.Layout], start: bytes) -> tuple[bytes, Iterator[memoryview]]:
+        """The replicated state for a peer: a pickled description, and the contents of its tensors in order.
 
         `layouts`: buckets of each DDP module's next step; `start`: see `capture_start`.
         """
@@ -246,21 +231,21 @@ class Protected:
             "layouts": layouts,
             "start": start,
         }
-        return pickle.dumps(description), [memory_of(tensor) for _, tensor in listed]
+        return pickle.dumps(description), (content_of(tensor) for _, tensor in listed)
 
-    def place(self, described: bytes) -> tuple[dict[str, Any], list[memoryview]]:
-        """Make room for a twin's state: its description, and the memory that each of its tensors goes to.
+    def place(self, described: bytes) -> tuple[dict[str, Any], Iterator[memoryview]]:
+        """Make room for a twin's state: its description, and what each of its tensors goes to (see packing.rooms).
 
         Raises SnapshotUnavailable where the twin's state does not fit this rank's objects.
         """
         description = pickle.loads(described)
-        return description, self.rooms_for(description["tensors"])
+        return description, rooms(self.targets_for(description["tensors"]))
 
-    def rooms_for(self, listed: list[tuple[Key, torch.dtype, tuple[int, ...]]]) -> list[memoryview]:
-        """The memory of each of the tensors; optimizer state that is not there yet is made."""
+    def targets_for(self, listed: list[tuple[Key, torch.dtype, tuple[int, ...]]]) -> list[torch.Tensor]:
+        """Each of the tensors; optimizer state that is not there yet is made. Raises SnapshotUnavailable."""
         own = dict(self.tensors())
         self._forget_states(set(own) - {key for key, _, _ in listed})
-        rooms = []
+        targets = []
         for key, dtype, shape in listed:
             tensor = own.get(key)
             if tensor is None and key[1] == "state":
@@ -268,8 +253,8 @@ class Protected:
             if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != shape:
                 found = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
                 raise SnapshotUnavailable(f"{'.'.join(key)} comes as {dtype} {shape}, this rank has {found}")
-            rooms.append(memory_of(tensor))
-        return rooms
+            targets.append(tensor)
+        return targets
 
     def _forget_states(self, keys: set[Key]) -> None:
         """Drop optimizer state that the twin does not have."""
@@ -281,8 +266,8 @@ class Protected:
     def _new_state(self, key: Key, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         name, _, place, entry = key
         parameter = dict(_numbered(self.optimizers()[name]))[place]
-        tensor = torch.empty(shape, dtype=dtype)
         same = shape == tuple(fsdp.local(parameter).shape)
+        tensor = torch.empty(shape, dtype=dtype, device=_device_of_state(self.optimizers()[name], place, same))
         self.optimizers()[name].state[parameter][entry] = fsdp.like(parameter, tensor) if same else tensor
         return tensor
 
@@ -292,7 +277,7 @@ class Protected:
         for key, tensor in self.tensors():
             total = own if key[1] == "buffer" else replicated
             total.update("/".join(key).encode())
-            total.update(memory_of(tensor.detach().contiguous()))
+            total.update(content_of(tensor.detach().contiguous()))
         return replicated.hexdigest(), own.hexdigest()
 
 
@@ -301,6 +286,14 @@ def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.
     for g, group in enumerate(optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
             yield f"{g}.{i}", parameter
+
+
+def _device_of_state(optimizer: torch.optim.Optimizer, place: str, like_parameter: bool) -> torch.device:
+    """Where the optimizer keeps an entry of its state: a counter on the CPU, unless its kernels read it."""
+    group, index = map(int, place.split("."))
+    settings = optimizer.param_groups[group]
+    with_parameter = like_parameter or settings.get("fused") or settings.get("capturable")
+    return fsdp.local(settings["params"][index]).device if with_parameter else torch.device("cpu")
 
 
 def _plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from typing import Any, Final
@@ -27,7 +27,7 @@ class PeerServer:
     """Serves this worker's held small states and, during a recovery, its live tensors."""
 
     def __init__(
-        self, host: str, token: str, serve_live: Callable[[int, int], tuple[bytes, Sequence[memoryview]]]
+        self, host: str, token: str, serve_live: Callable[[int, int], tuple[bytes, Iterable[memoryview]]]
     ) -> None:
         """`serve_live(generation, boundary)` gives the description and memory of the live state, or raises
         SnapshotUnavailable; the memory must not change until the generation has resumed."""
