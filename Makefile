@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
 
-.PHONY: help demo serve test check bench soak clean
+.PHONY: help demo serve test check bench gpu soak clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -44,6 +44,10 @@ bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, 
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.scale
+
+gpu: $(DEV)  ## tests and measurements that need a CUDA device (and a CUDA build of torch)
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python -m benchmarks.gpu_check --out benchmarks/results
 
 soak: $(DEV)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m soak --timeout=1800 $(ARGS)

@@ -71,6 +71,6 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(tokens.shape[1])
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.norm(self.blocks(self.tokens(tokens) + self.positions(positions)))
         return F.linear(x, self.tokens.weight)
