@@ -42,6 +42,14 @@ def content_of(tensor: torch.Tensor) -> memoryview:
     return memory_of(flat_bytes(tensor).cpu())
 
 
+def contents_of(tensors: Iterable[torch.Tensor]) -> bytes:
+    """The contents of all of them in a row; what lies on a device comes in one transfer, since each waits for it."""
+    parts = [tensor for tensor in tensors if tensor.numel()]
+    if any(_on_host(part) for part in parts) or not parts:
+        return b"".join(content_of(part) for part in parts)
+    return bytes(content_of(torch.cat([flat_bytes(part) for part in parts])))
+
+
 def rooms(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
     """One buffer for each tensor, to be filled before the next is asked for.
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phoenix_core import ddp, fsdp, pipeline, rng
 from phoenix_core.errors import SnapshotUnavailable, UsageError
-from phoenix_core.packing import content_of, fill, flat_bytes, pack, rooms
+from phoenix_core.packing import content_of, contents_of, fill, flat_bytes, pack, rooms
 from phoenix_core.pipeline import ScheduleState
 
 ALWAYS_SENT_BYTES: Final = 64 * 1024
@@ -146,7 +146,7 @@ class Protected:
         state["objects"] = {name: value.state_dict() for name, value in self._own().items()}
         changed = list(self._changed_buffers())
         # One blob: pickling a tensor costs 50 us each, and a ResNet has 150 buffers.
-        state["buffers"] = [key for key, _ in changed], b"".join(content_of(buffer) for _, buffer in changed)
+        state["buffers"] = [key for key, _ in changed], contents_of(buffer for _, buffer in changed)
         return pack(state)
 
     def _changed_buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:

@@ -140,6 +140,14 @@ def test_a_state_that_is_staged_arrives_in_every_bit() -> None:
     assert taker.digests() == giver.digests()
 
 
+@pytest.mark.parametrize("way", ["host", "staged"])
+def test_contents_in_a_row_are_those_one_by_one(way: str, request: pytest.FixtureRequest) -> None:
+    if way == "staged":
+        request.getfixturevalue("staged")
+    tensors = [torch.arange(3.0), torch.empty(0), torch.tensor(7, dtype=torch.int64), torch.ones(2, 2).bfloat16()]
+    assert packing.contents_of(tensors) == b"".join(packing.content_of(tensor) for tensor in tensors)
+
+
 @pytest.mark.usefixtures("staged")
 def test_a_room_on_a_device_is_written_only_once_it_is_full() -> None:
     tensor = torch.zeros(2, dtype=torch.uint8)
