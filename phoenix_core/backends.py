@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, HashStore, Store
 
+from phoenix_core.device_errors import of_exception
 from phoenix_core.errors import GenerationSuperseded
 from phoenix_core.formation import FORMING_TIMEOUT
 from phoenix_core.sockets import open_sockets, shut_down
@@ -183,11 +184,13 @@ class Inner:
         return part.watched(work, name, args[:1])
 
     def connect(self, device: torch.device) -> None:
-        """Raises GenerationSuperseded where a member does not come."""
+        """Raises GenerationSuperseded where a member does not come, and what torch raises where the device fails."""
         try:
             for part in self.parts.values():
                 part.connect(device)
         except RuntimeError as error:
+            if of_exception(error) is not None:
+                raise
             raise GenerationSuperseded(f"a communicator on {device} could not be made: {error}") from error
 
     def break_off(self) -> None:

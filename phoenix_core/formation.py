@@ -113,7 +113,9 @@ class Formation:
         if isinstance(self._error, GenerationSuperseded):
             raise self._error
         if self._error is not None:
-            raise PeerLost(f"the groups of generation {self.generation} could not be formed: {self._error}")
+            raise PeerLost(
+                f"the groups of generation {self.generation} could not be formed: {self._error}"
+            ) from self._error
         assert set(self._made) == set(self._groups)
         self._installed = True
         for group, inner in self._made.items():

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from phoenix_core import backends
 from phoenix_core.backends import Inner, NcclPart, is_broken_collective
 from phoenix_core.communicator import Hub
-from phoenix_core.errors import GenerationSuperseded
+from phoenix_core.device_errors import of_exception
+from phoenix_core.errors import GenerationSuperseded, PeerLost
 from phoenix_core.formation import Connection, Formation
 from phoenix_core.work import COLLECTIVE_TIMEOUT, DeviceWork
 
@@ -233,6 +234,21 @@ def test_a_member_that_dies_while_communicators_are_made_leads_to_the_next_gener
     assert connecting.done.wait(WAIT_S)
     with pytest.raises(GenerationSuperseded):
         connecting.install()
+
+
+def test_a_device_that_fails_while_communicators_are_made_is_not_taken_for_a_lost_peer() -> None:
+    class Failing(FakePart):
+        def connect(self, device: torch.device) -> None:
+            raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+
+    formed = Formation([Group([], _set())], 2, (), lambda: None)
+    assert formed.done.wait(WAIT_S)
+    formed.new()[0].parts["meta"] = Failing("meta", [])
+    connecting = Connection([formed], 2, torch.device("cuda", 0), lambda: None)
+    assert connecting.done.wait(WAIT_S)
+    with pytest.raises(PeerLost) as raised:
+        connecting.install()
+    assert of_exception(raised.value) is not None, "the rank must find out that it is its own device"
 
 
 def _set() -> threading.Event:

@@ -509,6 +509,18 @@ def test_the_spares_of_a_quarantined_node_get_no_rank() -> None:
     assert only(decisions, Announce)[0].world.ranks == ("w0", "w3")
 
 
+def test_a_worker_on_its_way_to_a_rank_is_ended_with_its_nodes_quarantine() -> None:
+    membership = Membership(Job(rank_nodes=("n0", "n1", "n1")))
+    for now, one in enumerate(only(membership.start(), Spawn)):
+        membership.handle(WorkerParked(worker=one.worker, address=("127.0.0.1", 1)), float(now))
+    for worker in ("w0", "w1", "w2"):
+        membership.handle(Restored(worker=worker, generation=1), 9.0)
+    (coming,) = only(membership.handle(device_failed("w1", Action.RESPAWN), 10.0), Spawn)
+    decisions = membership.handle(device_failed("w2", Action.QUARANTINE_GPU), 10.1)
+    assert coming.worker in {kill.worker for kill in only(decisions, Kill)}
+    assert "no spare is left for rank 1, 2" in only(decisions, End)[0].reason
+
+
 def test_a_node_with_many_device_errors_is_left_alone_however_harmless_each_looked() -> None:
     drive = Drive(spares=0).run()
     for number in (1, 2, 3):
