@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
@@ -24,9 +25,9 @@ from benchmarks.workloads.model import GPT, VOCABULARY, Shape
 from phoenix_core import rng
 from phoenix_core.communicator import BACKEND, Hub, install
 from phoenix_core.copier import copier_for
-from phoenix_core.packing import content_of, fill, flat_bytes, memory_of
+from phoenix_core.kept import checksum
+from phoenix_core.packing import content_of, fill, flat_bytes
 from phoenix_core.snapshot import Protected
-from phoenix_core.transport import checksum
 
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
@@ -112,7 +113,9 @@ class Snapshots:
         self._parts = [flat_bytes(tensor) for tensor in training.tensors()]
         self._copier = copier_for(self._parts)
         self.size = sum(part.numel() for part in self._parts)
-        self.slot = self._copier.slot(self.size)
+        room: Any = numpy.empty(self.size, dtype=numpy.uint8)
+        self._room = memoryview(room)
+        self._copier.pin(self._room)
         self.copy_s: list[float] = []
         self._thread: Any = None
 
@@ -122,7 +125,7 @@ class Snapshots:
 
     def _copy(self, mark: object) -> None:
         began = time.monotonic()
-        self._copier.copy(self._parts, self.slot, mark)
+        self._copier.copy(self._parts, torch.frombuffer(self._room, dtype=torch.uint8), mark)
         self.copy_s.append(time.monotonic() - began)
 
     def wait(self) -> float:
@@ -132,7 +135,7 @@ class Snapshots:
         return time.monotonic() - began
 
     def content(self) -> memoryview:
-        return memory_of(self.slot[: self.size])
+        return self._room
 
 
 def overlap(place: Place) -> Outcome:
