@@ -89,10 +89,14 @@ class DeviceWork:
 
     Waiting for that one only makes the stream wait. So the processor may be far ahead: a step's optimizer must not be
     asked of the GPU before its reductions are known to have ended well, since nobody could take it back.
+
+    Other threads look at what NCCL's watchdog has found, up to 0.1 s late. They never ask CUDA: that question can hang,
+    with the interpreter's lock held, while the training thread waits for a stream that a lost peer keeps busy.
     """
 
     def __init__(self, inner: Any, name: str) -> None:
         self._inner, self._name = inner, name
+        self._found = inner.get_future_result()
         self._let_go = False
 
     def let_go(self) -> None:
@@ -100,14 +104,13 @@ class DeviceWork:
         self._let_go = True
 
     def is_completed(self) -> bool:
-        try:
-            return self._let_go or bool(self._inner.is_completed())
-        except RuntimeError:
-            return True  # the device failed: nothing more comes of it, and the training thread meets the error itself
+        return self._let_go or self._found.done()
 
     def until_executed(self, superseded: Callable[[], bool]) -> None:
-        """Return once the GPU has executed it. Raises GenerationSuperseded where an abort may have ended it, and what
-        torch raises of the device."""
+        """Training thread: return once the GPU has executed it.
+
+        Raises GenerationSuperseded where an abort may have ended it, and what torch raises of the device.
+        """
         while self._name not in MESSAGES and not self._inner.is_completed():
             if superseded():
                 break

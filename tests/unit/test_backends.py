@@ -77,6 +77,10 @@ class Work:
 
     def __init__(self, *answers: bool | RuntimeError) -> None:
         self.answers = list(answers)
+        self.found = torch.futures.Future[int]()
+
+    def get_future_result(self) -> torch.futures.Future[int]:
+        return self.found
 
     def is_completed(self) -> bool:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -86,10 +90,11 @@ class Work:
 
 
 def test_torch_gets_nccls_own_work_and_the_runtime_a_view_of_it(nccl: NcclPart) -> None:
-    work = Work(False, True)
+    work = Work(RuntimeError("CUDA is asked by the training thread only"))
     given, watched = nccl.watched(work, "allreduce", ())
-    assert given is work
-    assert not watched.is_completed() and watched.is_completed()
+    assert given is work and not watched.is_completed()
+    work.found.set_result(0)
+    assert watched.is_completed()
 
 
 def test_the_optimizer_waits_until_the_gpu_has_executed_the_reductions() -> None:
@@ -105,11 +110,16 @@ def test_what_an_abort_may_have_ended_is_never_trusted(answers: tuple[bool, ...]
         DeviceWork(Work(*answers), "allreduce").until_executed(lambda: next(told))
 
 
-def test_an_error_of_the_device_reaches_the_training_thread_and_not_the_heartbeat() -> None:
+def test_an_error_of_the_device_reaches_the_training_thread() -> None:
     work = DeviceWork(Work(RuntimeError("CUDA error: an illegal memory access was encountered")), "allreduce")
-    assert work.is_completed()
     with pytest.raises(RuntimeError, match="illegal memory access"):
         work.until_executed(lambda: False)
+
+
+def test_what_was_let_go_is_asked_for_no_more() -> None:
+    work = DeviceWork(Work(False), "allreduce")
+    work.let_go()
+    assert work.is_completed()
 
 
 def test_a_message_that_nobody_has_taken_yet_keeps_no_optimizer_waiting() -> None:
