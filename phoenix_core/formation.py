@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
+from phoenix_core.device_errors import of_exception
 from phoenix_core.errors import GenerationSuperseded, PeerLost
 
 FORMING_TIMEOUT: Final = timedelta(seconds=20)
@@ -110,12 +111,10 @@ class Formation:
 
     def install(self) -> None:
         """Put the new insides in place. Call after `done`; raises what the building raised."""
-        if isinstance(self._error, GenerationSuperseded):
-            raise self._error
         if self._error is not None:
-            raise PeerLost(
-                f"the groups of generation {self.generation} could not be formed: {self._error}"
-            ) from self._error
+            if isinstance(self._error, GenerationSuperseded) or of_exception(self._error) is not None:
+                raise self._error  # an error of the device is this rank's own
+            raise PeerLost(f"the groups of generation {self.generation} could not be formed: {self._error}")
         assert set(self._made) == set(self._groups)
         self._installed = True
         for group, inner in self._made.items():

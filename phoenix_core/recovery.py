@@ -20,7 +20,6 @@ from phoenix_core.advice import LATE_COLLECTIVE, say_once
 from phoenix_core.bandwidth import Throttle
 from phoenix_core.communicator import BACKEND, Hub, install
 from phoenix_core.control import Control
-from phoenix_core.device_errors import of_exception
 from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
 from phoenix_core.events import EventWriter
 from phoenix_core.exchange import Exchange
@@ -236,8 +235,6 @@ class Rank:
             except GenerationSuperseded:
                 continue
             except PeerLost as error:  # who could not give what the plan promised is dying or was superseded itself
-                if of_exception(error) is not None:
-                    raise  # no: it is this rank's device
                 self._tell("script_failed", error=str(error))
             except (SnapshotUnavailable, CheckpointDamaged) as error:
                 self._tell("restore_failed", generation=self.generation, reason=str(error))

@@ -15,8 +15,7 @@ import torch.distributed as dist
 from phoenix_core import backends
 from phoenix_core.backends import Inner, NcclPart, is_broken_collective
 from phoenix_core.communicator import Hub
-from phoenix_core.device_errors import of_exception
-from phoenix_core.errors import GenerationSuperseded, PeerLost
+from phoenix_core.errors import GenerationSuperseded
 from phoenix_core.formation import Connection, Formation
 from phoenix_core.work import COLLECTIVE_TIMEOUT, DeviceWork
 
@@ -256,9 +255,8 @@ def test_a_device_that_fails_while_communicators_are_made_is_not_taken_for_a_los
     formed.new()[0].parts["meta"] = Failing("meta", [])
     connecting = Connection([formed], 2, torch.device("cuda", 0), lambda: None)
     assert connecting.done.wait(WAIT_S)
-    with pytest.raises(PeerLost) as raised:
+    with pytest.raises(torch.AcceleratorError):
         connecting.install()
-    assert of_exception(raised.value) is not None, "the rank must find out that it is its own device"
 
 
 def _set() -> threading.Event:
