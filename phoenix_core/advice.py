@@ -16,6 +16,11 @@ LATE_DRAW: Final = (
     "the few milliseconds after, its replacement repeats those draws. Do it at the start of the step instead."
 )
 
+TWINS_DIFFER: Final = (
+    "replicas of this job hold different parameters or optimizer state, although their layout says that they are equal "
+    "(were they seeded differently?). Snapshots travel whole."
+)
+
 
 def say_once(text: str) -> None:
     if text not in _said:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from phoenix_core import ddp
+from phoenix_core import ddp, wholestate
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.inbox import Call, Plan
 from phoenix_core.kept import KeptStates, Ledger, Payload
 from phoenix_core.snapshot import Protected
 from phoenix_core.transport import PeerClient, PeerServer
+from phoenix_core.twins import Sums
 
 T = TypeVar("T")
+TWIN_LIMIT_S: Final = 20.0
+"""How long a twin's own snapshot is waited for before its peer is told to ask again; below the peer's own timeout."""
+
+
+def _anywhere(size: int) -> memoryview:
+    return memoryview(bytearray(size))
 
 
 class Exchange:
@@ -27,20 +34,31 @@ class Exchange:
         self._start = b""
         self._ledger = Ledger()
         self._fetching: PeerClient | None = None
-        self._server = PeerServer(address, token, self._serve_live)
+        self.sums = Sums()
+        """Over the tensors of this rank's own snapshots, as its gate tells them."""
+        self.tensors_at: Callable[[int, str], tuple[bytes, memoryview]] | None = None
+        self._server = PeerServer(address, token, self._serve_live, twin=self)
 
     @property
     def address(self) -> tuple[str, int]:
         return self._server.address
 
-    @property
-    def held(self) -> dict[int, tuple[int, ...]]:
-        """Boundaries of the small states that this worker holds, by owner."""
-        return self._server.held.boundaries()
+    def holdings(self) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
+        """What this worker can offer as a holder: boundaries by owner, of states and of those without their tensors."""
+        states, bare = self.held_states
+        return states.boundaries(), bare.boundaries()
 
     @property
-    def held_states(self) -> KeptStates:
-        return self._server.held
+    def held_states(self) -> tuple[KeptStates, KeptStates]:
+        return self._server.held, self._server.held_bare
+
+    def agrees(self, boundary: int, sum_: str) -> bool:
+        return self.sums.agree(boundary, sum_, TWIN_LIMIT_S)
+
+    def tensors(self, boundary: int, sum_: str) -> tuple[bytes, memoryview]:
+        if self.tensors_at is None:
+            raise SnapshotUnavailable("this worker has no snapshots yet")
+        return self.tensors_at(boundary, sum_)
 
     def rest(self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes) -> None:
         """The live state is that of `boundary` and stays so until `rise`: peers may have it."""
@@ -87,11 +105,28 @@ class Exchange:
         def room(size: int) -> memoryview:
             return own.room(rank, boundary, size, limit)
 
-        return self._from(call, plan.small, lambda peer: peer.small(rank, boundary, room))
+        if plan.tensors is None:
+            return self._from(call, plan.small, lambda peer: peer.small(rank, boundary, room))
+        bare = self._from(call, plan.small, lambda peer: peer.small(rank, boundary, _anywhere, bare=True))
+        return self._with_tensors(call, plan.tensors, boundary, wholestate.parse(bare).head, room)
+
+    def _with_tensors(
+        self, call: Call, twin: int, boundary: int, head: wholestate.Head, room: Callable[[int], memoryview]
+    ) -> Payload:
+        """What was kept of this rank without its tensors, with those of a twin."""
+        whole = memoryview(b"")
+
+        def place(description: bytes) -> memoryview:
+            nonlocal whole
+            whole, part = wholestate.rejoined(head, pickle.loads(description), room)
+            return part
+
+        self._from(call, twin, lambda peer: peer.tensors(boundary, head.shared_sum, place))
+        return whole
 
     def taken(self, own: KeptStates) -> dict[str, Any] | None:
         """Fields of the event `memory_reported`, where there is news."""
-        return self._ledger.changed(own, self.held_states)
+        return self._ledger.changed(own, *self.held_states)
 
     def _from(self, call: Call, rank: int, ask: Callable[[PeerClient], T]) -> T:
         self._fetching = peer = PeerClient(call.peers[rank], self._token)

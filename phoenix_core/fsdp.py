@@ -14,10 +14,21 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.tensor import DTensor
 
+from phoenix_core import twins
+
 
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether this rank holds a part of the tensor that no rank of its own shard group has."""
     return isinstance(tensor, DTensor) and any(placement.is_shard() for placement in tensor.placements)
+
+
+def same_part(tensor: torch.Tensor, rank: int) -> frozenset[int] | None:
+    """The ranks that have the same part of it as `rank`, itself among them; None where it is not distributed."""
+    if not isinstance(tensor, DTensor):
+        return None
+    mesh = tensor.device_mesh.mesh
+    replicated = [placement.is_replicate() for placement in tensor.placements]
+    return twins.same_part(rank, mesh.flatten().tolist(), tuple(mesh.shape), replicated)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from phoenix_core.advice import LATE_DRAW, say_once
 from phoenix_core.bandwidth import Throttle, too_slow
 from phoenix_core.inbox import Inbox
 from phoenix_core.kept import KEPT_BOUNDARIES, KeptStates, Payload
-from phoenix_core.placement import holder_of
+from phoenix_core.placement import Offer, holder_of
 from phoenix_core.replicator import Replicator
 from phoenix_core.snapshot import Protected
 
@@ -33,6 +33,8 @@ class Gate:
 
     whole = False
     """Whether what is kept is the whole state of a rank (see shards.py)."""
+    twins: frozenset[int] = frozenset()
+    """The other ranks whose tensors are those of this one, where that matters (see shards.py)."""
     kept = KEPT_BOUNDARIES
     """Boundaries that are kept, here and at the holder."""
 
@@ -43,12 +45,12 @@ class Gate:
         self.own = KeptStates()
         self.stall_ns = 0
         self.waited_ns = 0
-        self.copied = 0
-        """Bytes of the last whole state that was copied."""
+        self.copied = self.sent = 0
+        """Bytes of the last whole state that was copied, and of the last state that was sent."""
         self._throttle, self._told = throttle, False
         self.recorded: Mapping[str, Any] = {}
         self._rank, self._generation = 0, 0
-        self._replicator = Replicator(0, None, "", lambda: None, self.kept, throttle)
+        self._replicator = self._replicator_to(None, "")
         self._boundary = 0
         self._task = -1
         self._contributed = False
@@ -60,7 +62,26 @@ class Gate:
         """A new generation: this rank's states go to `holder` (None in a world of one)."""
         self._rank, self._generation = rank, generation
         self._replicator.close()
-        self._replicator = Replicator(rank, holder, token, self._inbox.notify, self.kept, self._throttle)
+        self._replicator = self._replicator_to(holder, token)
+
+    def _replicator_to(self, holder: tuple[str, int] | None, token: str) -> Replicator:
+        notify = self._inbox.notify
+        return Replicator(self._rank, holder, token, notify, self.kept, self._throttle, self._differing)
+
+    def offer(
+        self, rank: int, live: int | None, held: Mapping[int, tuple[int, ...]], bare: Mapping[int, tuple[int, ...]]
+    ) -> Offer:
+        """What `rank`, this one, can give with its live state at `live`; `held` and `bare` as in Offer."""
+        own, twins = self.own.boundaries().get(rank, ()), tuple(sorted(self.twins))
+        return Offer(live=live, own=own, whole=self.whole, held=held, bare=bare, twins=twins)
+
+    def holder(self, rank: int, nodes: Sequence[str]) -> int | None:
+        """The rank that keeps the states of `rank`, this one; None in a world of one. `nodes[r]` is that of rank r."""
+        return holder_of(rank, nodes)
+
+    def _differing(self, boundary: int) -> None:
+        """Called by the replicator: the holder turned out to have other tensors than this rank."""
+        raise AssertionError(f"the small state of step {boundary} has no tensors")
 
     def begin_loop(self, boundary: int) -> None:
         """Make `boundary`, where the job begins, safe before the first step."""
@@ -128,6 +149,7 @@ class Gate:
         """Keep a small state here and send it to the holder, without waiting."""
         self._payload, self._payload_boundary = payload, boundary
         sum_ = self.own.put(self._rank, boundary, payload, self.kept)
+        self.sent = len(payload)
         self._replicator.send(boundary, payload, sum_)
 
     def settle(self) -> None:
@@ -168,22 +190,22 @@ class Gate:
         said once."""
         rate = self._throttle.rate
         if rate is not None and not self._told:
-            told = too_slow(rate, len(self._payload), duration_ns / 1e9, self.waited_ns / 1e9)
+            told = too_slow(rate, self.sent, duration_ns / 1e9, self.waited_ns / 1e9)
             if told is not None:
                 self._told = True
                 say_once(told)
         if not self.whole:
             return {}
-        return {"stall_ns": self.stall_ns, "copied_bytes": self.copied, "sent_bytes": len(self._payload)}
+        return {"stall_ns": self.stall_ns, "copied_bytes": self.copied, "sent_bytes": self.sent}
 
-    def resumed(self, boundary: int, held: KeptStates, nodes: Sequence[str]) -> None:
+    def resumed(self, boundary: int, held: Sequence[KeptStates], nodes: Sequence[str]) -> None:
         """All ranks go on from `boundary`: what later steps or ranks that moved away have left here is not needed."""
-        held.keep_only([owner for owner in range(len(nodes)) if holder_of(owner, nodes) == self._rank])
-        if self.whole:
-            # Nobody has sent a later one meanwhile: that would need this rank in a collective of the step between.
-            # Small states are sent in that step, so theirs must stay.
-            for states in (self.own, held):
-                states.forget_after(boundary)
+        for states in held:
+            states.keep_only(self._owners(nodes))
+
+    def _owners(self, nodes: Sequence[str]) -> list[int]:
+        """The ranks whose states this one may hold."""
+        return [owner for owner in range(len(nodes)) if holder_of(owner, nodes) == self._rank]
 
     def close(self) -> None:
         self._replicator.close()

@@ -102,6 +102,12 @@ class KeptStates:
                 for later in [found for found in kept if found > boundary]:
                     self._drop(owner, later)
 
+    def forget(self, owner: int, boundary: int) -> None:
+        """It is not what it was taken for."""
+        with self._lock:
+            if boundary in self._kept.get(owner, {}):
+                self._drop(owner, boundary)
+
     def keep_only(self, owners: Collection[int]) -> None:
         """Of all others nothing is needed here any more."""
         with self._lock:
@@ -159,17 +165,17 @@ class Ledger:
     def __init__(self) -> None:
         self._told: tuple[int, int] | None = None
 
-    def changed(self, own: KeptStates, held: KeptStates) -> dict[str, Any] | None:
+    def changed(self, own: KeptStates, *held: KeptStates) -> dict[str, Any] | None:
         """Fields of the event `memory_reported`, or None where there is no news."""
-        mine, others = own.memory(), held.memory()
-        now = (mine.now, others.now)
+        mine, others = own.memory(), [states.memory() for states in held]
+        now = (mine.now, sum(memory.now for memory in others))
         if self._told is not None and all(abs(a - b) * 8 <= b for a, b in zip(now, self._told, strict=True)):
             return None
         self._told = now
         return {
             "own_bytes": mine.now,
             "own_most": mine.most,
-            "held_bytes": others.now,
-            "held_most": others.most,
-            "held_of": sorted(held.boundaries()),
+            "held_bytes": now[1],
+            "held_most": sum(memory.most for memory in others),
+            "held_of": sorted({owner for states in held for owner in states.boundaries()}),
         }

@@ -28,7 +28,6 @@ from phoenix_core.gate import Gate
 from phoenix_core.hooks import insist, let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
 from phoenix_core.kept import Payload
-from phoenix_core.placement import Offer, holder_of
 from phoenix_core.saver import Saver, Written
 from phoenix_core.settings import WorkerSettings, for_script
 from phoenix_core.shards import BESIDE_TRAINING, ShardGate
@@ -109,7 +108,9 @@ class Rank:
         """
         self.protected.check(self.size)
         if self.size > 1 and self.protected.has_own_state(self.size):
-            self.gate = ShardGate(self.protected, self.inbox, self._enter_phase, self._throttle, self._buckets)
+            assert self._exchange is not None
+            of_rank = (self.protected, self.inbox, self._enter_phase, self._throttle, self._buckets)
+            self.gate = ShardGate(*of_rank, self._exchange)
         for optimizer in self.protected.optimizers().values():
             optimizer.register_step_pre_hook(before_optimizer)
         on_backward(self.protected.modules().values(), self._enter_backward)
@@ -207,7 +208,7 @@ class Rank:
             self._enter_phase("optimizer")
 
     def _open_gate(self, call: Call) -> None:
-        holder = holder_of(self.rank, call.nodes)
+        holder = self.gate.holder(self.rank, call.nodes)
         token = self.settings.token if self.settings else ""
         self.gate.open(self.rank, call.generation, None if holder is None else call.peers[holder], token)
 
@@ -252,7 +253,7 @@ class Rank:
         formations = self.hub.connect(self.hub.form(generation, call.joining, early))
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
         (layouts, start), source, moved = exchange.own(), "live", 0
-        if plan.tensors is not None:
+        if plan.tensors is not None and not self.gate.whole:
             self.live, source = None, f"rank {plan.tensors}"
             layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary)
         kept = None if plan.disk else self._kept_of(call, plan)
@@ -263,13 +264,13 @@ class Rank:
         if plan.disk and self._saver is not None:
             self.live, source = None, "disk"
             layouts, start, small = self._saver.read(plan.boundary, self.rank, whole=self.gate.whole)
-            for states in (self.gate.own, exchange.held_states):
+            for states in (self.gate.own, *exchange.held_states):
                 states.forget_after(plan.boundary)
             kept = None if self.gate.whole else small
         else:
             layouts, start, small = self.gate.put_back(plan.boundary, layouts, start, kept)
         self._put_back(plan.boundary, layouts, start, small)
-        if plan.tensors is not None and plan.boundary > 0:
+        if plan.tensors is not None and plan.boundary > 0 and not self.gate.whole:
             # This rank never ended that step, but the state that it was given has it: say so, with its records.
             self._emit("step_committed", step=plan.boundary - 1, restored=True, **self.gate.recorded)
         self._open_gate(call)
@@ -305,8 +306,7 @@ class Rank:
 
     def _send_offer(self, generation: int) -> None:
         assert self._control is not None and self._exchange is not None
-        own = self.gate.own.boundaries().get(self.rank, ())
-        offer = Offer(live=self.live, own=own, whole=self.gate.whole, held=self._exchange.held)
+        offer = self.gate.offer(self.rank, self.live, *self._exchange.holdings())
         self._control.send("quiesced", generation=generation, offer=offer.to_json())
 
     def _put_back(self, boundary: int, layouts: Sequence[ddp.Layout], start: bytes, small: bytes) -> None:

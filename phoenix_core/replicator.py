@@ -25,8 +25,13 @@ class Replicator:
         on_ack: Callable[[], None],
         kept: int,
         throttle: Throttle,
+        on_differing: Callable[[int], None],
     ) -> None:
-        """`holder` None (a world of one): every state counts as safe at once. It keeps `kept` boundaries."""
+        """`holder` None (a world of one): every state counts as safe at once. It keeps `kept` boundaries.
+
+        `on_differing(boundary)` is called where a state came without tensors that the holder turns out not to have.
+        """
+        self._on_differing = on_differing
         self._kept = kept
         self._throttle = throttle
         self.acked = -1
@@ -36,16 +41,16 @@ class Replicator:
         self._on_ack = on_ack
         self._closed = threading.Event()
         self._client: PeerClient | None = None
-        self._queue: queue.SimpleQueue[tuple[int, Payload, str] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Payload, str, str] | None] = queue.SimpleQueue()
         if holder is not None:
             threading.Thread(target=self._run, name="phoenix-replicate", daemon=True).start()
 
-    def send(self, boundary: int, payload: Payload, sum_: str) -> None:
-        """`sum_` is the payload's checksum."""
+    def send(self, boundary: int, payload: Payload, sum_: str, shared: str = "") -> None:
+        """`sum_` is the payload's checksum, `shared` that of tensors that the holder has too."""
         if self._holder is None:
             self.acked = boundary
         else:
-            self._queue.put((boundary, payload, sum_))
+            self._queue.put((boundary, payload, sum_, shared))
 
     def close(self) -> None:
         """What is being sent is broken off: nobody waits for it any more."""
@@ -60,7 +65,7 @@ class Replicator:
         if self._client is not None:
             self._client.close()
 
-    def _deliver(self, boundary: int, payload: Payload, sum_: str) -> None:
+    def _deliver(self, boundary: int, payload: Payload, sum_: str, shared: str) -> None:
         """Try until the holder has confirmed. A dead one is announced, and `close` then ends this."""
         assert self._holder is not None
         while not self._closed.is_set():
@@ -68,13 +73,17 @@ class Replicator:
                 if self._client is None:
                     self._client = PeerClient(self._holder, self._token)
                 chunk = self._throttle.chunk
-                self._client.put(self._owner, boundary, payload, self._kept, sum_, self._pace, chunk)
+                put = self._client.put
+                agreed = put(self._owner, boundary, payload, self._kept, sum_, self._pace, chunk, shared)
             except PhoenixError:
                 if self._client is not None:
                     self._client.close()
                 self._client = None
                 self._closed.wait(RETRY_S)
                 continue
+            if not agreed:
+                self._on_differing(boundary)
+                return
             self.acked = max(self.acked, boundary)
             self._on_ack()
             return

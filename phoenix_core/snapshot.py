@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from phoenix_core import ddp, fsdp, pipeline, rng
 from phoenix_core.errors import SnapshotUnavailable, UsageError
 from phoenix_core.packing import content_of, contents_of, fill, flat_bytes, pack, rooms
 from phoenix_core.pipeline import ScheduleState
+from phoenix_core.twins import twins_of
 
 ALWAYS_SENT_BYTES: Final = 64 * 1024
 """Buffers up to this size go into the small state unseen; larger ones only once they differ from the start."""
@@ -81,6 +83,23 @@ class Protected:
         twins = {id(parameter) for module in replicated for parameter in module.parameters()}
         alone = any(parameter.requires_grad and id(parameter) not in twins for parameter in self.parameters())
         return self.sharded or alone or any(_is_zero(value) for value in self.objects.values())
+
+    def twins(self, rank: int) -> frozenset[int]:
+        """The other ranks whose parameters and optimizer state are those of `rank`, as far as their layout tells."""
+        if any(_is_zero(value) for value in self.objects.values()):
+            return frozenset()
+        wrapped = {
+            id(parameter): frozenset(dist.get_process_group_ranks(module.process_group))
+            for module in self.ddp_modules()
+            for parameter in module.parameters()
+        }
+        return twins_of(
+            rank,
+            [
+                fsdp.same_part(parameter, rank) or wrapped.get(id(parameter), frozenset({rank}))
+                for parameter in self.parameters()
+            ],
+        )
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """By name; a ZeroRedundancyOptimizer besides itself as the optimizer of this rank's part."""

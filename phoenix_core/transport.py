@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from phoenix_core.bandwidth import CHUNK
 from phoenix_core.errors import PeerLost, SnapshotUnavailable
@@ -23,17 +23,36 @@ from phoenix_core.wire import decode, encode
 TIMEOUT_S: Final = 30.0
 
 
+class Twin(Protocol):
+    """What a worker knows of those whose tensors are the same as its own. Called by threads of its server."""
+
+    def agrees(self, boundary: int, sum_: str) -> bool:
+        """Whether its own snapshot of `boundary`, which it waits for, has tensors of that sum.
+
+        Raises SnapshotUnavailable where there is none in time.
+        """
+
+    def tensors(self, boundary: int, sum_: str) -> tuple[bytes, memoryview]:
+        """What these tensors are, pickled, and their bytes. Raises SnapshotUnavailable where none are of that sum."""
+
+
 class PeerServer:
     """Serves this worker's held small states and, during a recovery, its live tensors."""
 
     def __init__(
-        self, host: str, token: str, serve_live: Callable[[int, int], tuple[bytes, Iterable[memoryview]]]
+        self,
+        host: str,
+        token: str,
+        serve_live: Callable[[int, int], tuple[bytes, Iterable[memoryview]]],
+        twin: Twin | None = None,
     ) -> None:
         """`serve_live(generation, boundary)` gives the description and memory of the live state, or raises
         SnapshotUnavailable; the memory must not change until the generation has resumed."""
         self._token = token
         self._serve_live = serve_live
-        self.held = KeptStates()
+        self._twin = twin
+        self.held, self.held_bare = KeptStates(), KeptStates()
+        """Whole or small states; those whose tensors this worker has itself."""
         self._arriving: dict[int, socket.socket] = {}
         self._turns: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -63,10 +82,11 @@ class PeerServer:
         try:
             match request["op"]:
                 case "put":
-                    self._receive(request, reader, connection)
-                    connection.sendall(encode({"ok": True}))
+                    agrees = self._receive(request, reader, connection)
+                    connection.sendall(encode({"ok": True, "agrees": agrees}))
                 case "small":
-                    held = self.held.get(request["owner"], request["boundary"])
+                    states = self.held_bare if request["bare"] else self.held
+                    held = states.get(request["owner"], request["boundary"])
                     connection.sendall(encode({"ok": True, "size": len(held), "checksum": checksum(held)}))
                     connection.sendall(held)
                 case "live":
@@ -74,17 +94,36 @@ class PeerServer:
                     connection.sendall(encode({"ok": True, "size": len(described)}) + described)
                     for part in parts:
                         connection.sendall(part)
+                case "tensors" if self._twin is not None:
+                    described, part = self._twin.tensors(request["boundary"], request["sum"])
+                    connection.sendall(encode({"ok": True, "size": len(described)}) + described)
+                    connection.sendall(part)
         except SnapshotUnavailable as error:
             connection.sendall(encode({"ok": False, "error": str(error)}))
 
-    def _receive(self, request: dict[str, Any], reader: BufferedReader, connection: socket.socket) -> None:
-        owner, boundary, kept = request["owner"], request["boundary"], request["kept"]
+    def _receive(self, request: dict[str, Any], reader: BufferedReader, connection: socket.socket) -> bool:
+        """Take in a state; False where it came without tensors that turn out not to be those here, and is not kept."""
+        owner, boundary, kept, shared = (request[name] for name in ("owner", "boundary", "kept", "shared"))
+        states = self.held_bare if shared else self.held
+        if shared and not self._agrees(request, reader):
+            return False
         with self._turn(owner, connection):
-            room = self.held.room(owner, boundary, request["size"], kept)
+            room = states.room(owner, boundary, request["size"], kept)
             _fill(reader, room)
             if checksum(room) != request["checksum"]:
                 raise SnapshotUnavailable("the state arrived damaged")
-            self.held.put(owner, boundary, room, kept, request["checksum"])
+            states.put(owner, boundary, room, kept, request["checksum"])
+        return True
+
+    def _agrees(self, request: dict[str, Any], reader: BufferedReader) -> bool:
+        """Asked before the state is taken in: a newer one need not wait for that."""
+        agreed = False
+        try:
+            agreed = self._twin is not None and self._twin.agrees(request["boundary"], request["shared"])
+        finally:
+            if not agreed:
+                reader.read(request["size"])
+        return agreed
 
     @contextmanager
     def _turn(self, owner: int, connection: socket.socket) -> Iterator[None]:
@@ -132,25 +171,44 @@ class PeerClient:
         sum_: str | None = None,
         pace: Callable[[int], None] | None = None,
         chunk: int = CHUNK,
-    ) -> None:
+        shared: str = "",
+    ) -> bool:
         """Store a state there, with its checksum `sum_` if that is known; returns once the holder has verified it.
+
+        `shared` is the sum over tensors that were left out since the holder has them too: returns False where it has
+        others, and has not kept the state.
 
         It goes in pieces of `chunk` bytes, and `pace` is called with the size of each before that is sent; it may wait.
         """
         size, sum_ = len(payload), checksum(payload) if sum_ is None else sum_
         header = {"op": "put", "owner": owner, "boundary": boundary, "size": size, "checksum": sum_, "kept": kept}
+        header["shared"] = shared
         view = memoryview(payload)
         pieces = (view[start : start + chunk] for start in range(0, size, chunk))
-        self._ask(header, pieces, pace)
+        return bool(self._ask(header, pieces, pace)["agrees"])
 
-    def small(self, owner: int, boundary: int, room: Callable[[int], memoryview]) -> memoryview:
-        """Fetch a state into `room(size)`. Raises SnapshotUnavailable where it is not kept or damaged."""
-        answer = self._ask({"op": "small", "owner": owner, "boundary": boundary})
+    def small(self, owner: int, boundary: int, room: Callable[[int], memoryview], *, bare: bool = False) -> memoryview:
+        """Fetch a state into `room(size)`; `bare`: one that came without tensors.
+
+        Raises SnapshotUnavailable where it is not kept or damaged.
+        """
+        answer = self._ask({"op": "small", "owner": owner, "boundary": boundary, "bare": bare})
         payload = room(answer["size"])
         self._fill(payload)
         if checksum(payload) != answer["checksum"]:
             raise SnapshotUnavailable(f"the state of rank {owner} at step {boundary} arrived damaged")
         return payload
+
+    def tensors(self, boundary: int, sum_: str, place: Callable[[bytes], memoryview]) -> None:
+        """Fetch the tensors of a twin's own snapshot into the memory that `place(description)` gives.
+
+        Raises SnapshotUnavailable where they are damaged, or not of the sum `sum_`.
+        """
+        answer = self._ask({"op": "tensors", "boundary": boundary, "sum": sum_})
+        part = place(self._read(answer["size"]))
+        self._fill(part)
+        if checksum(part) != sum_:
+            raise SnapshotUnavailable(f"the tensors of step {boundary} arrived damaged from a twin")
 
     def live(self, generation: int, boundary: int, place: Callable[[bytes], Iterable[memoryview]]) -> int:
         """Fetch a twin's live state; `place(description)` says where the parts go. Returns the bytes moved."""

@@ -24,6 +24,8 @@ STEPS = STRUCK_AT + 22
 INSTANTS = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send", "between")
 OWN_STATE = ("fsdp", "bf16", "hsdp", "tensor", "zero", "pipeline", "gpipe", "interleaved")
 """Layouts in which ranks keep whole snapshots: the others never enter the last two phases."""
+TWINS = {"hsdp": (2, 3, 0, 1), **dict.fromkeys(("pipeline", "gpipe", "interleaved"), (1, 0, 3, 2))}
+"""Those of them in which each rank has a twin: only the rest of a snapshot travels, and the twin is the holder."""
 QUICK = {
     ("fsdp", "backward"),
     ("hsdp", "gradient_sync"),
@@ -75,16 +77,19 @@ def test_the_run_goes_on_as_if_nothing_had_happened(
     assert [failure.rank for failure in recovery.failures] == [rank]
     assert recovery.complete and recovery.lost_steps <= 2
     if layout in OWN_STATE:
-        assert_two_states_at_most(finished)
+        assert_two_states_at_most(finished, layout)
+    if layout in TWINS:
+        sent = [int(str(event.data["sent_bytes"])) for event in finished.events if "sent_bytes" in event.data]
+        assert 0 < max(sent) < 50_000, "no tensors travel"
 
 
-def assert_two_states_at_most(finished: Finished) -> None:
+def assert_two_states_at_most(finished: Finished, layout: str) -> None:
     """Of its own state and of the one that it holds no rank ever had a third copy, not even during the recovery."""
     state = max(int(str(e.data["copied_bytes"])) for e in finished.events if "copied_bytes" in e.data)
     reports = [event for event in finished.events if event.kind == "memory_reported"]
     assert {event.rank for event in reports} == set(range(4))
     for event in reports:
-        assert event.rank is not None and event.data["held_of"] == [(event.rank - 1) % 4]
+        assert event.rank is not None and event.data["held_of"] == [TWINS.get(layout, (3, 0, 1, 2))[event.rank]]
         for most in ("own_most", "held_most"):
             assert 0 < int(str(event.data[most])) <= 2 * (1 + 1 / SLACK) * state
 
@@ -103,16 +108,19 @@ def test_training_waits_for_a_limit_that_is_too_low_and_says_what_it_needs(run_d
     assert sent > 300_000 and stall > 0.5 * sent / 500_000 * 1e9
 
 
-def test_a_state_that_rots_at_its_holder_is_never_restored(run_dir: Path, tmp_path: Path, twins: Path) -> None:
-    """Its owner dies, so the copy is all that memory has of that step: the one before serves where all still keep it,
-    else the disk."""
-    undisturbed = twin("fsdp", twins)
+@pytest.mark.parametrize(("layout", "rotten"), [("fsdp", 1), pytest.param("hsdp", 3, marks=pytest.mark.soak)])
+def test_a_state_that_rots_where_it_is_kept_is_never_restored(
+    run_dir: Path, tmp_path: Path, twins: Path, layout: str, rotten: int
+) -> None:
+    """Rank 1 dies, so the holder's copy, or the tensors in the snapshot of its twin, rank 3, are all that memory has of
+    that step: the one before serves where all still keep it, else the disk."""
+    undisturbed = twin(layout, twins)
     flags = ("--nnodes", "4", "--spares", "1", "--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "4")
     script = LAYOUT_SCRIPT.with_name("rot.py")
-    finished = run(run_dir, "--layout", "fsdp", "--steps", str(STEPS), flags=flags, script=script)
+    finished = run(run_dir, "--layout", layout, "--steps", str(STEPS), flags=flags, script=script)
     assert finished.code == 0, finished.stderr
     (failed,) = [event for event in finished.events if event.kind == "restore_failed"]
-    assert "the state of rank 1 at step 12 was damaged where it was kept" in str(failed.data["reason"])
+    assert f"the state of rank {rotten} at step 12 was damaged where it was kept" in str(failed.data["reason"])
     restored = {
         (event.data["boundary"], event.data["source"] == "disk")
         for event in finished.events

@@ -16,6 +16,7 @@ from phoenix_core.errors import SnapshotUnavailable, UsageError
 from phoenix_core.kept import checksum
 from phoenix_core.replicator import Replicator
 from phoenix_core.transport import PeerServer
+from phoenix_core.wire import encode
 
 HOURS = st.floats(0, 100, allow_nan=False)
 
@@ -108,6 +109,10 @@ def _no_live_state(_generation: int, _boundary: int) -> tuple[bytes, Sequence[me
     raise SnapshotUnavailable("not here")
 
 
+def never(boundary: int) -> None:
+    raise AssertionError(f"step {boundary} was sent with its tensors")
+
+
 def test_a_replica_goes_over_its_socket_no_faster_than_the_limit() -> None:
     rate, clock, acked = 1e6, Clock(), threading.Event()
     log: list[tuple[float, int]] = []
@@ -119,7 +124,7 @@ def test_a_replica_goes_over_its_socket_no_faster_than_the_limit() -> None:
 
     server = PeerServer("127.0.0.1", "token", _no_live_state)
     throttle = Logged(rate, clock, clock.wait)
-    replicator = Replicator(0, server.address, "token", acked.set, 2, throttle)
+    replicator = Replicator(0, server.address, "token", acked.set, 2, throttle, never)
     payload = bytes(range(256)) * 12_000
     replicator.send(5, payload, checksum(payload))
     assert acked.wait(30) and replicator.acked == 5
@@ -142,7 +147,7 @@ def test_a_sender_that_waits_for_the_limit_hears_that_it_is_not_needed() -> None
             super().pass_on(size, ended)
 
     throttle = Noted(float(LEAST_CHUNK))
-    replicator = Replicator(0, server.address, "token", lambda: None, 2, throttle)
+    replicator = Replicator(0, server.address, "token", lambda: None, 2, throttle, never)
     payload = bytes(200_000_000)
     replicator.send(5, payload, checksum(payload))
     assert began.wait(30)
@@ -157,11 +162,12 @@ def test_a_new_transfer_ends_the_one_that_was_broken_off_for_it() -> None:
     """The older sender is cut off and never heard of again: no byte of it may keep the newer one waiting."""
     server = PeerServer("127.0.0.1", "token", _no_live_state)
     payload, acked = b"x" * 100_000, threading.Event()
-    head = b'{"op":"put","owner":0,"boundary":5,"size":100000,"checksum":"%s","kept":2}\n' % checksum(payload).encode()
+    header = {"op": "put", "owner": 0, "boundary": 5, "size": len(payload), "checksum": checksum(payload)}
+    head = encode({"token": "token"}) + encode({**header, "kept": 2, "shared": ""})
     with socket.create_connection(server.address) as older:
-        older.sendall(b'{"token":"token"}\n' + head + payload[:50_000])
+        older.sendall(head + payload[:50_000])
         older.settimeout(30)
-        replicator = Replicator(0, server.address, "token", acked.set, 2, Throttle(None))
+        replicator = Replicator(0, server.address, "token", acked.set, 2, Throttle(None), never)
         replicator.send(6, payload, checksum(payload))
         assert acked.wait(30)
         assert server.held.boundaries() == {0: (6,)} and server.held.memory().most < 2.1 * len(payload)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phoenix_core.errors import SnapshotUnavailable
-from phoenix_core.placement import Offer, holder_of, plan_restore
+from phoenix_core.placement import Offer, Source, holder_of, plan_restore
 
 boundaries = st.integers(0, 4)
 kept = st.lists(boundaries, max_size=3, unique=True).map(tuple)
@@ -68,6 +72,67 @@ def test_survivors_one_step_apart_meet_at_the_later_step() -> None:
     assert plan.boundary == 8
     assert plan.sources[0].tensors == 1 and plan.sources[0].small is None
     assert plan.sources[2].tensors == 1 and plan.sources[2].small == 1
+
+
+@st.composite
+def whole_offers(draw: st.DrawFn) -> tuple[int, dict[int, Offer]]:
+    """Ranks with state of their own, some of which are each other's twins."""
+    size = draw(st.integers(1, 6))
+    survivors = draw(st.sets(st.integers(0, size - 1)))
+    group = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))  # ranks of one group are twins
+    held = st.dictionaries(st.integers(0, size - 1), kept, max_size=size)
+    given_offers = {}
+    for rank in survivors:
+        twins = tuple(other for other in range(size) if group[other] == group[rank] != 0 and other != rank)
+        one = st.builds(Offer, live=st.none() | boundaries, own=kept, held=held, bare=held)
+        given_offers[rank] = replace(draw(one), whole=True, twins=twins)
+    return size, given_offers
+
+
+def sources_of(rank: int, boundary: int, offers_: dict[int, Offer]) -> Iterator[Source | None]:
+    """Every way in which a rank can be given its whole state."""
+    offer = offers_.get(rank)
+    if offer is not None and offer.live == boundary:
+        yield None
+    if offer is not None and boundary in offer.own:
+        yield Source(tensors=None, small=None)
+    for holder, other in offers_.items():
+        if holder != rank and boundary in other.held.get(rank, ()):
+            yield Source(tensors=None, small=holder)
+        for twin, another in offers_.items():
+            has_tensors = rank in another.twins and boundary in another.own
+            if holder != rank and has_tensors and boundary in other.bare.get(rank, ()):
+                yield Source(tensors=twin, small=holder)
+
+
+@given(whole_offers())
+def test_whole_states_come_from_where_they_are_or_half_from_a_twin(case: tuple[int, dict[int, Offer]]) -> None:
+    size, given_offers = case
+
+    def possible(boundary: int) -> bool:
+        return all(any(True for _ in sources_of(rank, boundary, given_offers)) for rank in range(size))
+
+    candidates = {b for offer in given_offers.values() for b in (*offer.own, offer.live) if b is not None}
+    best = max((boundary for boundary in candidates if possible(boundary)), default=None)
+    try:
+        plan = plan_restore(given_offers, size)
+    except SnapshotUnavailable:
+        assert best is None
+        return
+    assert plan.boundary == best
+    for rank in range(size):
+        source = plan.sources.get(rank)
+        assert source in list(sources_of(rank, plan.boundary, given_offers))
+        if source is not None and source.tensors is not None:  # only where nobody has all of it
+            assert all(
+                found is None or found.tensors is not None for found in sources_of(rank, plan.boundary, given_offers)
+            )
+
+
+@given(whole_offers())
+def test_an_offer_is_read_as_it_was_written(case: tuple[int, dict[int, Offer]]) -> None:
+    for offer in case[1].values():
+        assert Offer.from_json(json.loads(json.dumps(offer.to_json()))) == offer
 
 
 def test_what_is_missing_is_named() -> None:

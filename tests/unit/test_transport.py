@@ -11,7 +11,7 @@ import pytest
 
 from phoenix_core import sockets
 from phoenix_core.errors import GenerationSuperseded, PeerLost, SnapshotUnavailable
-from phoenix_core.kept import KEPT_BOUNDARIES
+from phoenix_core.kept import KEPT_BOUNDARIES, checksum
 from phoenix_core.store import ControlStore
 from phoenix_core.storeserver import StoreServer
 from phoenix_core.transport import PeerClient, PeerServer
@@ -181,3 +181,49 @@ def test_the_store_forgets_generations_older_than_the_last_but_one(store_address
     assert not store.check(["1/a"])
     assert store.check(["init/x", "2/b", "3/c"])
     store.close()
+
+
+class TwinSide:
+    """A worker that has the tensors of step 5, and of no other."""
+
+    TENSORS = b"the same on both" * 1000
+
+    def agrees(self, boundary: int, sum_: str) -> bool:
+        if boundary != 5:
+            raise SnapshotUnavailable(f"no snapshot of step {boundary} yet")
+        return sum_ == checksum(self.TENSORS)
+
+    def tensors(self, boundary: int, sum_: str) -> tuple[bytes, memoryview]:
+        if not self.agrees(boundary, sum_):
+            raise SnapshotUnavailable("other tensors")
+        return b"which", memoryview(self.TENSORS)
+
+
+@pytest.fixture
+def twin_client() -> Iterator[tuple[PeerServer, PeerClient]]:
+    server = PeerServer(LOOPBACK, "token", serve_live, twin=TwinSide())
+    client = PeerClient(server.address, "token")
+    yield server, client
+    client.close()
+    server.close()
+
+
+def test_a_twin_keeps_a_state_without_tensors_only_if_it_has_them(twin_client: tuple[PeerServer, PeerClient]) -> None:
+    server, client = twin_client
+    sum_ = checksum(TwinSide.TENSORS)
+    assert client.put(2, 5, b"small", shared=sum_)
+    assert not client.put(3, 5, b"other", shared="another sum")
+    with pytest.raises(SnapshotUnavailable, match="no snapshot of step 6 yet"):
+        client.put(2, 6, b"later", shared=sum_)
+    assert server.held_bare.boundaries() == {2: (5,)} and server.held.boundaries() == {}
+    room = bytearray(5)
+    assert bytes(client.small(2, 5, lambda _: memoryview(room), bare=True)) == b"small"
+
+
+def test_a_twins_tensors_arrive_as_they_were_asked_for(twin_client: tuple[PeerServer, PeerClient]) -> None:
+    _, client = twin_client
+    room = bytearray(len(TwinSide.TENSORS))
+    client.tensors(5, checksum(TwinSide.TENSORS), lambda description: memoryview(room))
+    assert room == TwinSide.TENSORS
+    with pytest.raises(SnapshotUnavailable, match="other tensors"):
+        client.tensors(5, "another sum", lambda description: memoryview(room))

@@ -1,10 +1,11 @@
-"""The FSDP2 job of layouts.py in which memory rots: the copy that a holder keeps of rank 1's state at one step has a
-flipped bit, and in that step rank 1 dies."""
+"""A job of layouts.py in which memory rots: one bit is flipped in what another rank has of rank 1's state at one step,
+and in that step rank 1 dies. Under FSDP2 that is the holder's copy, under HSDP the twin's own snapshot."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
 import layouts  # type: ignore[import-not-found]  # beside this file, as Python runs it
@@ -27,7 +28,7 @@ put = KeptStates.put
 
 def put_and_rot(states: KeptStates, owner: int, boundary: int, *rest: Any) -> str:
     checksum = put(states, owner, boundary, *rest)
-    if owner == 1 and boundary == ROT_AT and os.environ["RANK"] != "1":
+    if owner == (3 if "hsdp" in sys.argv else 1) and boundary == ROT_AT and os.environ["RANK"] != "1":
         rot(states, owner, boundary)
     return checksum
 
