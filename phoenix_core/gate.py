@@ -35,6 +35,8 @@ class Gate:
     """Whether what is kept is the whole state of a rank (see shards.py)."""
     twins: frozenset[int] = frozenset()
     """The other ranks whose tensors are those of this one, where that matters (see shards.py)."""
+    by_reductions = True
+    """Whether the later reductions of a step wait for the holder, which spares the barrier."""
     kept = KEPT_BOUNDARIES
     """Boundaries that are kept, here and at the holder."""
 
@@ -118,7 +120,7 @@ class Gate:
                 self._on_phase("gradient_sync")
             self._task, self._contributed = task, False
             self._capture()
-        else:
+        elif self.by_reductions:
             self.wait_safe(self._needed())
             # What a part of the world reduces proves nothing of the others.
             self._contributed = self._contributed or everybody

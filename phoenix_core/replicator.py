@@ -82,7 +82,8 @@ class Replicator:
                 self._closed.wait(RETRY_S)
                 continue
             if not agreed:
-                self._on_differing(boundary)
+                if not self._closed.is_set():
+                    self._on_differing(boundary)
                 return
             self.acked = max(self.acked, boundary)
             self._on_ack()

@@ -138,6 +138,9 @@ class ShardGate(Gate):
         self.twins = self._protected.twins(rank)
         twin = holder_among(rank, self.twins, nodes)
         self._covered = twin is not None
+        # A twin confirms once its own snapshot is complete, and it may be late for this step. Who waits for it must be
+        # seen to do so, in a collective with it: after the last of those it is there.
+        self.by_reductions = not self._covered
         return holder_of(rank, nodes) if twin is None else twin
 
     def _owners(self, nodes: Sequence[str]) -> list[int]:

@@ -137,3 +137,19 @@ def test_what_was_kept_is_dropped_once_the_job_has_gone_on_without_it(sides: tup
         side.gate.resumed(1, side.exchange.held_states, NODES)
         assert side.gate.own.boundaries() == {side.rank: (1,)}
         assert side.exchange.holdings() == ({}, {1 - side.rank: (1,)})
+
+
+def test_a_late_twin_is_waited_for_in_the_collectives_with_it_and_not_before(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rank that waits would be the one that the others wait for, and be blamed for a hang."""
+    early, late = sides
+    monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: 1)
+    early.gate.arrive(0)
+    early.gate.begin_step({})
+    for _ in range(3):
+        early.gate.before_collective("reduce_scatter_single", everybody=False)
+    assert early.gate.waited_ns == 0
+    late.gate.arrive(0)
+    early.gate.wait_safe(0)
+    late.gate.wait_safe(0)
