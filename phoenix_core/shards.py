@@ -1,9 +1,10 @@
-"""Snapshots of ranks whose state has no live twin: sharded parameters and their optimizer state.
+"""Snapshots of ranks that have state which not all others have: sharded parameters and their optimizer state.
 
 A step from boundary b first copies the whole state of b into an own slot and sends it to the holder, during the
 forward and backward pass, in which parameters do not change. The rank enters its later gradient reductions only once
 the holder has verified it (see gate.py), so when any optimizer runs, b is safe everywhere; the slot of b-1 is
-overwritten only after that. A failure takes every rank back to the latest safe boundary.
+overwritten only after that. A failure takes every rank back to the latest safe boundary. Where a twin on another node
+has the same tensors (see twins.py) that one is the holder, and the tensors are not sent.
 """
 
 from __future__ import annotations
