@@ -20,6 +20,7 @@ from phoenix_core.placement import RestorePlan
 from phoenix_core.protocol import (
     Announce,
     CheckpointWritten,
+    CollectiveBroken,
     Decision,
     DeviceFailed,
     Input,
@@ -40,6 +41,7 @@ from phoenix_core.roster import Job, Member, Phase, State
 from phoenix_core.witness import Account
 
 NEVER_CAME: Final = "its agent did not come back to the coordinator that was started again"
+BROKEN: Final = "a connection broke while there was no coordinator; nobody has failed"
 UNSEEN: Final = "it ended while there was no coordinator"
 
 
@@ -113,7 +115,7 @@ class Succession(Membership):
         self._taking_over = False
         if self.phase is Phase.BUILDING:  # whoever has not heard of the first world hears it now
             return [*decisions, Announce(world=self.world, joining=(), fresh=True, boundary=self.job.begins_at)]
-        if self.phase is Phase.RECOVERING:
+        if self.phase is Phase.RECOVERING and self.generation == self._found.generation:
             return decisions + (self._fill_vacancies(now) if self._vacant else self._form(set(), now))
         return decisions
 
@@ -208,6 +210,7 @@ class Succession(Membership):
             reached = [self.members[worker].progress.boundary for worker in self.ranks]
             self._boundaries = Boundaries(reached)
             self._resumed_at = min(reached)
+            self._plan = RestorePlan(boundary=min(reached), sources={})  # that all have followed
             self._restarts.reached(min(reached))
             return decisions
         if not self._resumed:  # it has no state yet that a recovery could save
@@ -245,10 +248,15 @@ def _failed(account: Account) -> Input | None:
     return None
 
 
+def _broken(account: Account) -> Input | None:
+    broken = CollectiveBroken(worker=account.worker, generation=account.broken, reason=BROKEN)
+    return broken if account.broken else None
+
+
 def _finished(account: Account) -> Input | None:
     return LoopFinished(worker=account.worker, generation=account.finished) if account.finished else None
 
 
 BEFORE_FAILURES: Final = (_parked, _restored, _checkpointed)
-FAILURES_AND_AFTER: Final = (_device_failed, _failed, _finished)
+FAILURES_AND_AFTER: Final = (_device_failed, _failed, _broken, _finished)
 """What the agents noted, as inputs in the order in which they mean something."""

@@ -19,8 +19,8 @@ class Account:
 
     `called`, `told`: the first and the newest world that the worker was told, so it has a rank. `announced`: that, or a
     later alert. `resumed`, `restored`, `finished`: the newest generation that it was told to resume, has said to be
-    restored in, has finished in. `suspected` is (cause, detail). `code` is None while the process lives.
-    `device_error` and `progress` are as the worker sent them.
+    restored in, has finished in; `broken`: the newest in which a collective of it broke. `suspected` is (cause,
+    detail). `code` is None while the process lives. `device_error` and `progress` are as the worker sent them.
     """
 
     worker: str
@@ -31,6 +31,7 @@ class Account:
     resumed: int = 0
     restored: int = 0
     finished: int = 0
+    broken: int = 0
     checkpointed: int = 0
     released: bool = False
     error: str = ""
@@ -88,6 +89,8 @@ class Witness:
                     account.restored = message["generation"]
                 case "finished":
                     account.finished = message["generation"]
+                case "collective_broken":
+                    account.broken = message["generation"]
                 case "checkpointed":
                     account.checkpointed = message["boundary"]
                 case "script_failed":

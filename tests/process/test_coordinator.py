@@ -139,10 +139,11 @@ def test_a_rank_that_fails_then_is_replaced(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["job_started", "worker_spawned", "world_formed", "communicator_ready"])
+@pytest.mark.parametrize("kind", ["job_started", "worker_spawned", "world_formed"])
 def test_a_job_that_has_not_begun_to_train_begins(run_dir: Path, twin: Finished, kind: str) -> None:
     killer = Killer(lambda event: event.kind == kind)
     finished = run(run_dir, "--steps", str(STEPS), flags=("--nnodes", "2", "--spares", "0"), on_event=killer)
+    assert killer.struck_ns
     equal(finished, twin)
 
 

@@ -14,6 +14,7 @@ from phoenix_core.ledger import Book, Ledger
 from phoenix_core.protocol import (
     Alert,
     Announce,
+    CollectiveBroken,
     Decision,
     End,
     Kill,
@@ -98,6 +99,16 @@ def test_a_node_in_quarantine_stays_there() -> None:
     assert failed(decisions) == [("w1", 1)] and Kill(worker="w3") in decisions
     assert succession.ledger.quarantined == ("n1", "s0")
     assert "n1, s0: in quarantine" in only(decisions, End)[0].reason
+
+
+def test_a_connection_that_broke_meanwhile_lets_the_same_ranks_meet_anew() -> None:
+    decisions = Succession(JOB, TRAINING).take_over(told(at_work("w1", broken=1), at_work("w2", broken=1)), 100.0)
+    (announced,) = only(decisions, Announce)
+    assert announced.world.generation == 2 and announced.world.ranks == ("w0", "w1", "w2") and failed(decisions) == []
+    later = Succession(JOB, TRAINING)
+    later.take_over(told(), 100.0)
+    broken = CollectiveBroken(worker="w1", generation=1, reason="a connection broke")
+    assert only(later.handle(broken, 101.0), Announce)[0].world == announced.world
 
 
 def test_a_recovery_in_the_middle_is_superseded() -> None:
@@ -211,6 +222,7 @@ def situations(draw: st.DrawFn) -> tuple[Job, Ledger, dict[str, list[Account]]]:
                     resumed=draw(st.integers(0, min(heard, resumed))),
                     restored=draw(st.integers(0, heard)),
                     finished=draw(st.sampled_from([0, 0, 0, min(heard, resumed)])),
+                    broken=draw(st.sampled_from([0, 0, 0, heard])),
                     suspected=draw(st.sampled_from([None, None, None, ("silent", "no heartbeat")])),
                     code=draw(st.sampled_from([None, None, None, None, -9, 1])),
                 )
