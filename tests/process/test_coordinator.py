@@ -16,7 +16,7 @@ from tests.process.job import Finished, Watched, run
 STEPS = 40
 AT = 10
 FLAGS = ("--nnodes", "2", "--spares", "2")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]  # two jobs, each with a deadline of its own
 When = Callable[[Event], bool]
 
 
