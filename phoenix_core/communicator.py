@@ -153,10 +153,10 @@ class PhoenixGroup(dist.ProcessGroup):
         inside = self._inside
         if inside is None or self.hub.superseded():
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
-        work, watched = inside[1].run(name, args, kwargs)
         if name in MESSAGES:
             self._usable = False  # nobody knows whether they have come
-        self.hub.watermark.enter(self._stream_of(name, args), watched)
+        stream = self._stream_of(name, args)
+        work = self.hub.watermark.through(stream, lambda: inside[1].run(name, args, kwargs))
         if self.hub.superseded():  # since the question above: the group may have been taken for one at rest
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         return work

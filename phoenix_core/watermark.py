@@ -7,7 +7,9 @@ from one rank to another (`"3>0"`, in ranks of the world).
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 SWEEP_AT: Final = 64
@@ -28,23 +30,19 @@ class _Stream:
         self.entered = 0
         self.completed = 0
         self.pending: deque[Any] = deque()
+        self._sweeping = threading.Lock()
 
-    def enter(self, work: Any) -> None:
-        self.entered += 1
+    def follow(self, work: Any) -> None:
         self.pending.append(work)
         if len(self.pending) > SWEEP_AT:
             self.sweep()
 
     def sweep(self) -> None:
         """Count those that are over, in order; asked by the heartbeat, since C++ waits without telling."""
-        while self.pending:
-            try:
-                if not self.pending[0].is_completed():
-                    return
+        with self._sweeping:
+            while self.pending and self.pending[0].is_completed():
                 self.pending.popleft()
-            except IndexError:
-                return  # the other thread was faster
-            self.completed += 1
+                self.completed += 1
 
 
 class Watermark:
@@ -57,11 +55,23 @@ class Watermark:
         """This process is a member of the stream, also where it never enters anything."""
         self._streams.setdefault(stream, _Stream())
 
-    def enter(self, stream: str, work: Any) -> None:
+    def through(self, stream: str, begin: Callable[[], tuple[Any, Any]]) -> Any:
+        """Begin a collective: `begin` gives the work to return, and the one that says when it is over.
+
+        It is counted first: one that an interruption parts from its count has begun all the same, and stays in flight,
+        since nobody knows how far it came.
+        """
         found = self._streams.get(stream)
         if found is None:
             found = self._streams[stream] = _Stream()
-        found.enter(work)
+        found.entered += 1
+        try:
+            work, watched = begin()
+        except Exception:
+            found.entered -= 1  # it was refused
+            raise
+        found.follow(watched)
+        return work
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """(entered, completed) of each stream."""

@@ -132,7 +132,8 @@ def hub() -> Hub:
 def test_the_hub_commits_nothing_that_rests_on_a_broken_collective() -> None:
     one = hub()
     one.generation = one.announced = 1
-    one.watermark.enter("world", DeviceWork(Work(True), "allreduce"))
+    work = DeviceWork(Work(True), "allreduce")
+    one.watermark.through("world", lambda: (work, work))
     one.verify()
     one.announced = 2
     with pytest.raises(GenerationSuperseded):
