@@ -93,10 +93,11 @@ class Exchange:
         description = pickle.loads(described)
         return description["layouts"], description["start"], moved
 
-    def kept_of(self, call: Call, plan: Plan, rank: int, own: KeptStates, limit: int) -> Payload:
+    def kept_of(self, call: Call, plan: Plan, rank: int, own: KeptStates, limit: int, *, whole: bool) -> Payload:
         """What was kept of this rank at the plan's boundary: among its `own` states, or fetched into a room there.
 
-        Raises PeerLost or SnapshotUnavailable.
+        `whole`: it has the tensors too, and the plan's twin gives them where the holder has none. Raises PeerLost or
+        SnapshotUnavailable.
         """
         boundary = plan.boundary
         if plan.small is None:
@@ -105,7 +106,7 @@ class Exchange:
         def room(size: int) -> memoryview:
             return own.room(rank, boundary, size, limit)
 
-        if plan.tensors is None:
+        if plan.tensors is None or not whole:
             return self._from(call, plan.small, lambda peer: peer.small(rank, boundary, room))
         bare = self._from(call, plan.small, lambda peer: peer.small(rank, boundary, _anywhere, bare=True))
         return self._with_tensors(call, plan.tensors, boundary, wholestate.parse(bare).head, room)

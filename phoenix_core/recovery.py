@@ -286,9 +286,9 @@ class Rank:
         """What was kept of this rank at the plan's boundary, here or at its holder; None if its live state is that."""
         if self.gate.whole and self.live == plan.boundary:
             return None
-        self.live = None if self.gate.whole else self.live
+        gate, self.live = self.gate, None if self.gate.whole else self.live
         assert self._exchange is not None
-        return self._exchange.kept_of(call, plan, self.rank, self.gate.own, self.gate.kept)
+        return self._exchange.kept_of(call, plan, self.rank, gate.own, gate.kept, whole=gate.whole)
 
     def _quiesce(self, generation: int) -> None:
         """Leave the old generation, and come to rest in a state that others can be served from."""
