@@ -162,6 +162,7 @@ class Cut:
             self.stop_file.touch()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_an_isolated_node_is_replaced_and_does_not_train_on_when_the_network_is_healed(
     run_dir: Path, twin: Finished
@@ -187,6 +188,7 @@ def test_an_isolated_node_is_replaced_and_does_not_train_on_when_the_network_is_
     assert late == []
 
 
+@pytest.mark.soak
 def test_a_rank_lost_with_its_holder_ends_the_job_and_is_named(run_dir: Path) -> None:
     struck = Blow(2, in_training, ranks(1, 2))
     finished = run(run_dir, "--steps", "400", flags=("--nnodes", "4", "--spares", "2"), on_event=struck)

@@ -56,6 +56,7 @@ def test_a_kill_in_any_phase_leaves_the_run_bitwise_as_it_was(
     assert said[1] == f"phoenix: w4 takes over rank {rank}" and "training goes on from step" in said[2]
 
 
+@pytest.mark.soak
 def test_state_that_the_script_changes_outside_of_the_step_is_exact_too(run_dir: Path) -> None:
     """A scheduler that steps after the block, and random numbers drawn between steps."""
     undisturbed = run(run_dir / "twin", "--steps", "30", "--between", flags=["--nnodes", "4", "--spares", "0"])
