@@ -92,7 +92,7 @@ def test_equal_twins_send_each_other_no_tensors_and_give_all_back(sides: tuple[S
     spare = Side(0, seed=9)
     spare.model.get_buffer("own").fill_(7.0)
     plan = Plan(boundary=1, disk=False, tensors=1, small=1)
-    kept = spare.exchange.kept_of(call(sides), plan, 0, spare.gate.own, spare.gate.kept)
+    kept = spare.exchange.kept_of(call(sides), plan, 0, spare.gate.own, spare.gate.kept, whole=True)
     layouts, _, found = spare.gate.put_back(1, [], b"", kept)
     spare.protected.load_small(found)
     assert spare.protected.digests() == wanted and torch.equal(spare.model.get_buffer("own"), small)
@@ -110,7 +110,7 @@ def test_a_twins_damaged_tensors_are_not_given_away(sides: tuple[Side, Side]) ->
     payload[len(payload) // 2] ^= 1
     plan = Plan(boundary=0, disk=False, tensors=1, small=1)
     with pytest.raises(SnapshotUnavailable, match="the state of rank 1 at step 0 was damaged where it was kept"):
-        sides[0].exchange.kept_of(call(sides), plan, 0, sides[0].gate.own, sides[0].gate.kept)
+        sides[0].exchange.kept_of(call(sides), plan, 0, sides[0].gate.own, sides[0].gate.kept, whole=True)
     assert sides[1].gate.own.boundaries() == {}
 
 
