@@ -26,7 +26,7 @@ def keeps_others_waiting(
     awaited = {other for others in edges.values() for other in others}
     blamed = [worker for worker in seen if worker in awaited and not edges[worker]]
     pausing = [worker for worker in blamed if worker not in finished]
-    if any(now - seen[worker][1] <= pace.patience_s(seen[worker][0]) for worker in pausing):
+    if any(now - seen[worker][1] <= pace.patience_s(worker, seen[worker][0]) for worker in pausing):
         return []
     return blamed
 

@@ -313,9 +313,9 @@ class Membership:
         if len(self._restored) < len(self.ranks):
             return []
         self.phase = Phase.RUNNING
-        self.joining = set()
         self._resumed_at = self._plan.boundary
-        self.pace.resume()
+        self.pace.resume(self._plan.boundary, [self.ranks[joined] for joined in self.joining])
+        self.joining = set()
         self._stragglers.restart()
         self._restarts.resumed(self._plan.boundary)
         for worker in self.ranks:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from statistics import median
+from typing import Final
 
 from phoenix_core.protocol import Progress
 from phoenix_core.settings import Detection
 
-REMEMBERED_STEPS = 20
+REMEMBERED_STEPS: Final = 20
+FIRST_STEPS: Final = 3
+"""A rank that has joined may take as long as that many first steps of the job: it compiles what the others have."""
 
 
 class Boundaries:
@@ -34,10 +37,16 @@ class Pace:
         self._detection = detection
         self._seconds: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self._last: tuple[int, float] | None = None
+        self._first_s: float | None = None
+        self._joined: frozenset[str] = frozenset()
+        self._resumed_at = 0
 
-    def resume(self) -> None:
-        """A recovery lies between the last boundary and the next: that time is not a step's."""
-        self._last = None
+    def resume(self, boundary: int, joined: Iterable[str]) -> None:
+        """A recovery lies between the last boundary and the next: that time is not a step's.
+
+        All go on from `boundary`; for the workers in `joined` the next step is the first.
+        """
+        self._last, self._resumed_at, self._joined = None, boundary, frozenset(joined)
 
     def reached(self, boundary: int, now: float) -> None:
         """Every rank has come to `boundary`."""
@@ -45,6 +54,9 @@ class Pace:
             return
         if self._last is not None:
             self._seconds.append((now - self._last[1]) / (boundary - self._last[0]))
+            self._first_s = self._first_s or self._seconds[0]
+        if boundary > self._resumed_at:
+            self._joined = frozenset()
         self._last = (boundary, now)
 
     @property
@@ -58,7 +70,10 @@ class Pace:
             return self._detection.first_step_s
         return max(self._detection.hang_floor_s, self._detection.hang_factor * self.step_s)
 
-    def patience_s(self, progress: Progress) -> float:
-        """The same for a rank at `progress`: between two steps it may be saving or evaluating while the others wait."""
+    def patience_s(self, worker: str, progress: Progress) -> float:
+        """The same for `worker`, at `progress`: between two steps it may be saving or evaluating while others wait."""
         limit = self.hang_limit_s()
+        if worker in self._joined:
+            known = self._first_s is not None
+            limit = max(limit, FIRST_STEPS * (self._first_s or 0.0) if known else self._detection.first_step_s)
         return limit if progress.phase else max(limit, self._detection.between_steps_s)

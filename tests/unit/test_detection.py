@@ -60,3 +60,20 @@ def test_those_who_are_through_wait_for_who_is_not() -> None:
     through = at({"all": (9, 9)}, phase="")
     assert blamed(through, at({"all": (9, 9)}), through, through, finished=("w0", "w2", "w3")) == ["w1"]
     assert blamed(through, at({"all": (9, 8)}), at({"all": (8, 8)}), through, finished=("w0", "w3")) == ["w2"]
+
+
+def test_who_has_just_joined_may_take_as_long_as_the_jobs_first_steps() -> None:
+    """It compiles what the others compiled in the job's first step; once it has come through one, it is as they are."""
+    pace = Pace(Detection(hang_floor_s=3.0))
+    for boundary, now in ((0, 0.0), (1, 60.0), (2, 60.1), (3, 60.2)):
+        pace.reached(boundary, now)
+    pace.resume(3, ["w1"])
+    compiling = at({"all": (8, 8)})
+    assert pace.patience_s("w0", compiling) == 3.0
+    assert pace.patience_s("w1", compiling) == 180.0
+    waiting = at({"all": (9, 8)})
+    seen = {worker: (compiling if worker == "w1" else waiting, 100.0) for worker in RANKS}
+    assert keeps_others_waiting(seen, RANKS, 150.0, pace) == []
+    assert keeps_others_waiting(seen, RANKS, 300.0, pace) == ["w1"]
+    pace.reached(4, 150.0)
+    assert pace.patience_s("w1", compiling) == 3.0
