@@ -134,7 +134,8 @@ class TrialDirectory:
         directory = TrialDirectory(path)
         with _clear_errors(directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
-        if directory.spec_file.exists():
+        parts = (directory.spec_file, directory.result_file, directory.run.path, directory.twin.path)
+        if any(part.exists() for part in parts):
             raise TrialError(f"{directory.path} already holds a trial: choose another directory, or remove it")
         spec = Spec(trial=trial or path.name, scenario=scenario, provenance=provenance(), created_at=utc_now())
         directory.write_spec(spec)

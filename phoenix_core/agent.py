@@ -341,7 +341,10 @@ async def _serve(config: AgentConfig) -> None:
 def main() -> None:
     # A terminal's Ctrl-C goes to the whole group; the launcher alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    config = AgentConfig.from_json(json.load(sys.stdin))
+    given = sys.stdin.read()
+    if not given:
+        sys.exit(1)  # the launcher has died before it could say what node this is
+    config = AgentConfig.from_json(json.loads(given))
     with contextlib.suppress(ConnectionError):
         asyncio.run(_serve(config))
 

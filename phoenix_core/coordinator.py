@@ -328,4 +328,7 @@ async def serve(config: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(serve(json.load(sys.stdin))))
+    given = sys.stdin.read()
+    if not given:
+        sys.exit(1)  # the launcher has died before it could say what job this is
+    sys.exit(asyncio.run(serve(json.loads(given))))

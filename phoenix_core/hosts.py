@@ -46,7 +46,10 @@ class Hosts:
         except OSError as error:
             raise UsageError(f"{path}: it cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{path}: it is no list of hosts: {type(error).__name__}: {error}") from error
+            raise UsageError(
+                f"{path}: it does not describe hosts as `python -m chaos.cluster.build` does: an object with "
+                f'"coordinator", an address, and "nodes", each with "address" and "prefix" ({error})'
+            ) from error
         if missing := [node for node in needed if node not in nodes]:
             raise UsageError(f"{path}: it names no host for {', '.join(missing)}")
         return hosts

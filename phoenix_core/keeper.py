@@ -26,12 +26,26 @@ CRASHES, WITHIN_S = 3, 60.0
 """A coordinator that ends without a word more often than that has a reason that the next one will meet too."""
 
 
-class Keeper:
-    """`start` starts a coordinator; `interrupted` gives the signal that is to be passed on to it, once there is one."""
+PATIENCE_S: Final = 10.0
+"""For a coordinator that was told to end, or whose agents have all ended: one that is stopped would never end."""
 
-    def __init__(self, start: Callable[[], subprocess.Popen[str]], interrupted: Callable[[], int | None]) -> None:
+
+class Keeper:
+    """`start` starts a coordinator; `interrupted` gives the signal that is to be passed on to it, once there is one;
+    `deserted` says whether every agent has ended."""
+
+    def __init__(
+        self,
+        start: Callable[[], subprocess.Popen[str]],
+        interrupted: Callable[[], int | None],
+        deserted: Callable[[], bool] = lambda: False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._start = start
         self._interrupted = interrupted
+        self._deserted = deserted
+        self._patience_s = patience_s
+        self._given_up = False
         self._crashes: deque[float] = deque()
 
     async def run(self, store: socket.socket, token: str) -> int:
@@ -40,6 +54,9 @@ class Keeper:
         while True:
             code = await self._end_of(self._start())
             if self._interrupted() is not None or code in EXIT_CODES.values():
+                break
+            if self._given_up:
+                code = 1
                 break
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             if not self._may_start_again(time.monotonic()):
@@ -67,11 +84,28 @@ class Keeper:
         ended = asyncio.Event()
         pidfd = os.pidfd_open(process.pid)
         loop.add_reader(pidfd, ended.set)
+        expected_since: float | None = None
         while not ended.is_set():
             if (signum := self._interrupted()) is not None:
                 process.send_signal(signum)
+            if signum is not None or self._deserted():
+                expected_since = expected_since or time.monotonic()
+                if time.monotonic() - expected_since > self._patience_s:
+                    self._give_up(process)
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), POLL_S)
         loop.remove_reader(pidfd)
         os.close(pidfd)
         return process.wait()
+
+    def _give_up(self, process: subprocess.Popen[str]) -> None:
+        if not self._given_up:
+            why = "every agent has ended" if self._interrupted() is None else "it was told to end"
+            print(
+                f"phoenix run: the coordinator (pid {process.pid}) does not answer though {why} "
+                f"{self._patience_s:.0f} s ago; it is killed and the job stops",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._given_up = True
+        process.kill()

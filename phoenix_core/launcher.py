@@ -149,9 +149,13 @@ def _hosts(options: argparse.Namespace, nodes: int, fail: argparse.ArgumentParse
     if options.hosts is None:
         return Hosts()
     try:
-        return Hosts.read(options.hosts, [f"n{index}" for index in range(nodes + options.spares)])
+        hosts = Hosts.read(options.hosts, [f"n{index}" for index in range(nodes + options.spares)])
+        _listener(hosts.coordinator).close()
     except UsageError as error:
         fail.error(f"--hosts {error}")
+    except OSError as error:
+        fail.error(f"--hosts {options.hosts}: the coordinator's address is not of this machine now: {error.strerror}")
+    return hosts
 
 
 def _checkpoints(
@@ -223,7 +227,11 @@ class Launcher:
             for node in [*self.nodes, *self.spare_nodes]:
                 config = self._agent_config(node, *addresses)
                 self._agents.append(self._start("phoenix_core.agent", config, prefix=self.hosts.of(node).prefix))
-            keeper = Keeper(lambda: self._start_coordinator(control, ledger), lambda: self._interrupted)
+            keeper = Keeper(
+                lambda: self._start_coordinator(control, ledger),
+                lambda: self._interrupted,
+                lambda: all(agent.poll() is not None for agent in self._agents),
+            )
             code = asyncio.run(keeper.run(store, self.token))
         for agent in self._agents:
             agent.terminate()  # where no coordinator could tell it
@@ -234,8 +242,8 @@ class Launcher:
                 agent.kill()
                 agent.wait()
         if self._interrupted is not None:
-            if code < 0:  # it came before the coordinator could have said so
-                print("phoenix run: the job stopped: interrupted before it began", file=sys.stderr)
+            if code < 0:  # it came before the coordinator could have said so, or that one could not
+                print("phoenix run: the job stopped: interrupted", file=sys.stderr)
             return 130
         return code
 
@@ -254,7 +262,8 @@ class Launcher:
             "control_fd": control.fileno(),
             "ledger_fds": ledger,
         }
-        return self._start("phoenix_core.coordinator", config, (control.fileno(), *ledger))
+        # Until it listens to it, a Ctrl-C would end it with a traceback; the keeper repeats what it passes on.
+        return self._start("phoenix_core.coordinator", config, (control.fileno(), *ledger), ignored=(signal.SIGINT,))
 
     def _agent_config(self, node: str, coordinator: list[Any], store: list[Any]) -> dict[str, Any]:
         return {
@@ -278,13 +287,25 @@ class Launcher:
         return {**(self.checkpoint.to_environment() if self.checkpoint else {}), **limit}
 
     def _start(
-        self, module: str, config: Mapping[str, object], fds: tuple[int, ...] = (), prefix: Sequence[str] = ()
+        self,
+        module: str,
+        config: Mapping[str, object],
+        fds: tuple[int, ...] = (),
+        prefix: Sequence[str] = (),
+        ignored: Sequence[signal.Signals] = (),
     ) -> subprocess.Popen[str]:
+        dies = die_with_parent()
+
+        def prepare() -> None:
+            dies()
+            for number in ignored:
+                signal.signal(number, signal.SIG_IGN)
+
         child = subprocess.Popen(
             [*prefix, sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             pass_fds=fds,
-            preexec_fn=die_with_parent(),
+            preexec_fn=prepare,
             # The children share this terminal but not its Ctrl-C: the launcher passes on what it means.
             process_group=0,
             text=True,

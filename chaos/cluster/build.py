@@ -86,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", nargs="+", help="what runs on it")
     options = parser.parse_args(arguments)
     names = options.nodes.split(",")
+    if not all(names) or len(set(names)) < len(names):
+        parser.error(f"--nodes {options.nodes!r}: names, each once, separated by commas")
     if len(names) > MOST_NODES:
         parser.error(f"{len(names)} nodes: a switch has room for {MOST_NODES}")
     try:
@@ -95,8 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for party in network.parties:
         os.set_inheritable(party.namespace, True)
     unfinished = options.file.with_suffix(".new")
-    unfinished.write_text(json.dumps(network.to_json()))
-    unfinished.replace(options.file)
+    try:
+        unfinished.write_text(json.dumps(network.to_json()))
+        unfinished.replace(options.file)
+    except OSError as error:
+        parser.error(f"--file {options.file}: it cannot be written: {error.strerror}")
     try:
         os.execvp(options.command[0], options.command)
     except OSError as error:

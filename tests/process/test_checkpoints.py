@@ -78,7 +78,8 @@ def test_without_a_checkpoint_the_loss_of_everything_is_named(run_dir: Path, tmp
     assert "no step is left to resume from" in finished.stderr and "--checkpoint-dir" in finished.stderr
 
 
-@pytest.mark.parametrize("kind", ["replicated", pytest.param("sharded", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", SCRIPTS)
 def test_a_new_job_begins_where_the_old_one_had_come_to(
     run_dir: Path, tmp_path: Path, twins: dict[str, Finished], kind: str
 ) -> None:

@@ -29,7 +29,6 @@ TWINS = {"hsdp": (2, 3, 0, 1), **dict.fromkeys(("pipeline", "gpipe", "interleave
 QUICK = {
     ("fsdp", "backward"),
     ("hsdp", "gradient_sync"),
-    ("zero", "optimizer"),
     ("pipeline", "backward"),
 }
 LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "compiled", *OWN_STATE)

@@ -114,7 +114,12 @@ def its_worker(event: Event, watched: Watched) -> Sequence[int]:
         ),
         pytest.param(lambda: Blow(2, in_training, ranks(0)), ("--nnodes", "4"), marks=pytest.mark.soak, id="rank-0"),
         pytest.param(lambda: Blow(2, in_training, a_spare), ("--nnodes", "4"), marks=pytest.mark.soak, id="a-spare"),
-        pytest.param(lambda: Twice("spare_assigned", its_worker), ("--nnodes", "4"), id="the-spare-that-comes"),
+        pytest.param(
+            lambda: Twice("spare_assigned", its_worker),
+            ("--nnodes", "4"),
+            marks=pytest.mark.soak,
+            id="the-spare-that-comes",
+        ),
         pytest.param(
             lambda: Twice("worker_quiesced", its_worker),
             ("--nnodes", "4"),

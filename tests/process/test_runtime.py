@@ -71,6 +71,7 @@ def test_a_frozen_rank_is_found_and_replaced(run_dir: Path, twin: Finished) -> N
     assert recovery.failures[0].cause == "stopped" and recovery.failures[0].rank == 2
 
 
+@pytest.mark.soak
 def test_survivors_one_step_apart_meet_at_the_later_step(run_dir: Path, twin: Finished) -> None:
     finished = run(run_dir, "--steps", str(STEPS), "--step-apart")
     assert_same_run(finished, twin)
@@ -175,6 +176,7 @@ def test_a_script_that_never_trains_is_told_what_is_missing(run_dir: Path) -> No
     assert "run its loop over the session's steps()" in finished.stderr
 
 
+@pytest.mark.soak
 def test_a_rank_that_leaves_alone_ends_the_job_and_is_named(run_dir: Path) -> None:
     finished = run(run_dir, "--leave-at", "10", flags=["--nnodes", "3", "--spares", "1"])
     assert finished.code == 1

@@ -85,8 +85,8 @@ def test_a_partition_always_has_an_end() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "it is no list of hosts"),
-        ('{"coordinator": "127.0.0.1", "nodes": []}', "it is no list of hosts"),
+        ("{", "it does not describe hosts"),
+        ('{"coordinator": "127.0.0.1", "nodes": []}', "it does not describe hosts"),
         ('{"coordinator": "nowhere", "nodes": {}}', "'nowhere' does not appear to be an IPv4 or IPv6 address"),
         ('{"coordinator": "127.0.0.1", "nodes": {}}', "it names no host for n0"),
     ],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +48,32 @@ def test_whoever_is_interrupted_is_followed_by_nobody() -> None:
     with socket.create_server(("127.0.0.1", 0)) as store:
         keeper = Keeper(lambda: subprocess.Popen(["sh", "-c", "sleep 60"], text=True), lambda: 15)
         assert asyncio.run(keeper.run(store, "token")) == -15
+
+
+def is_stopped(process: subprocess.Popen[str]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+@pytest.mark.parametrize(
+    ("told_to", "code", "why"), [("end", -9, "told to end"), ("lead nobody", 1, "agent has ended")]
+)
+def test_one_that_is_stopped_does_not_keep_the_launcher_waiting(
+    capfd: pytest.CaptureFixture[str], told_to: str, code: int, why: str
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+    told_at: list[int] = []
+
+    def start() -> subprocess.Popen[str]:
+        started.append(subprocess.Popen(["sh", "-c", "kill -STOP $$; sleep 60"], text=True))
+        return started[0]
+
+    def interrupted() -> int | None:
+        if told_to == "end" and is_stopped(started[0]):
+            told_at.append(signal.SIGTERM)
+        return told_at[0] if told_at else None
+
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        keeper = Keeper(start, interrupted, lambda: told_to != "end" and is_stopped(started[0]), patience_s=0.5)
+        assert asyncio.run(asyncio.wait_for(keeper.run(store, "token"), 30)) == code
+    told = capfd.readouterr().err
+    assert told.count("does not answer") == 1 and why in told
