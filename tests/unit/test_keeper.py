@@ -68,7 +68,7 @@ def test_one_that_is_stopped_does_not_keep_the_launcher_waiting(
         return started[0]
 
     def interrupted() -> int | None:
-        if told_to == "end" and is_stopped(started[0]):
+        if told_to == "end" and not told_at and is_stopped(started[0]):
             told_at.append(signal.SIGTERM)
         return told_at[0] if told_at else None
 
