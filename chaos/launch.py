@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from chaos.checkout import import_path
 from chaos.errors import TrialError
 from chaos.procfs import all_processes, has_environment
 from chaos.runtimes import Command
 
 MARKER: Final = "PHOENIX_TRIAL"
 GRACE_S: Final = 10.0
-_ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,8 @@ def sweep(token: str) -> tuple[str, ...]:
 
 
 def _environment(command: Command, token: str) -> dict[str, str]:
-    # Workloads are modules of this checkout (`-m benchmarks...`), wherever the trial was started from.
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **command.environment, MARKER: token}
+    # Workloads are modules of this checkout (`-m benchmarks...`).
+    return {**os.environ, "PYTHONPATH": import_path(), **command.environment, MARKER: token}
 
 
 def _wait_readable(descriptor: int, seconds: float) -> None:

@@ -47,8 +47,7 @@ def let_signals_in(parameters: Iterable[torch.nn.Parameter]) -> None:
 def insist(reached: Callable[[], bool], again: Callable[[], None]) -> None:
     """Call `again` every `INSIST_S` until `reached`, in a thread of its own.
 
-    A collective that begins in the very instant at which its sockets are shut down can miss it, as a step that begins
-    can miss the signal.
+    A collective or a step that begins in that very instant can miss it, and what gloo tells nobody of is let go later.
     """
 
     def run() -> None:

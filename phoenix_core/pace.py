@@ -39,7 +39,7 @@ class Pace:
         self._last: tuple[int, float] | None = None
         self._first_s: float | None = None
         self._joined: frozenset[str] = frozenset()
-        self._resumed_at = 0
+        self._resumed_at: int | None = None
 
     def resume(self, boundary: int, joined: Iterable[str]) -> None:
         """A recovery lies between the last boundary and the next: that time is not a step's.
@@ -54,8 +54,9 @@ class Pace:
             return
         if self._last is not None:
             self._seconds.append((now - self._last[1]) / (boundary - self._last[0]))
-            self._first_s = self._first_s or self._seconds[0]
-        if boundary > self._resumed_at:
+            if self._first_s is None and self._resumed_at is not None:  # else the job had begun before this was made
+                self._first_s = self._seconds[-1]
+        if self._resumed_at is not None and boundary > self._resumed_at:
             self._joined = frozenset()
         self._last = (boundary, now)
 
@@ -74,6 +75,6 @@ class Pace:
         """The same for `worker`, at `progress`: between two steps it may be saving or evaluating while others wait."""
         limit = self.hang_limit_s()
         if worker in self._joined:
-            known = self._first_s is not None
-            limit = max(limit, FIRST_STEPS * (self._first_s or 0.0) if known else self._detection.first_step_s)
+            first_s = self._first_s
+            limit = max(limit, self._detection.first_step_s if first_s is None else FIRST_STEPS * first_s)
         return limit if progress.phase else max(limit, self._detection.between_steps_s)

@@ -1,7 +1,8 @@
 """Sockets of this process as the kernel lists them: how a blocked gloo collective is woken.
 
 gloo offers no way to stop a collective that waits (its `abort` returns and the wait goes on). Shutting
-its connected sockets down from another thread ends every wait within milliseconds.
+its connected sockets down from another thread ends every wait within milliseconds, but one that is in the middle of its
+bytes (see work.py).
 """
 
 from __future__ import annotations

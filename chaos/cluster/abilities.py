@@ -8,11 +8,11 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from chaos.checkout import import_path
+
 _LIMIT_S: Final = 60.0
-_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,10 @@ def abilities() -> Abilities:
 def _try_out() -> Abilities:
     if shutil.which("nsenter") is None:
         return Abilities(isolation="isolated nodes need nsenter, which is not in PATH: install the package util-linux")
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "chaos.cluster.selftest"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, "PYTHONPATH": import_path()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.checkout import import_path
 from chaos.cluster.shapes import Block
 from chaos.errors import TargetGone, TrialError
 
 ANSWER_S: Final = 60.0
 """The hand tries every way before and after; each try may take seconds where the machine is too busy."""
 CLOSE_S: Final = 10.0
-_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class HandClient:
@@ -79,14 +79,13 @@ class HandClient:
         self.close()
 
     def _start(self) -> None:
-        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._rest = b""
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "chaos.cluster.hand", str(self.file)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**os.environ, "PYTHONPATH": import_path()},
                 start_new_session=True,
                 bufsize=0,
             )

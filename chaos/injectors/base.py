@@ -21,6 +21,23 @@ class Reverted:
     proof: Json = field(default_factory=dict)
 
 
+def receipt(fault: PlannedFault, kind: FaultKind, worker: WorkerInfo, at: int, proof: Json | None = None) -> Injection:
+    """Of a fault that was applied to `worker` at `at` (monotonic ns, taken before the act)."""
+    return Injection(
+        fault=fault.id,
+        kind=kind.kind,
+        at=at,
+        worker=worker.worker,
+        rank=worker.rank,
+        node=worker.node,
+        pid=worker.pid,
+        fidelity=kind.fidelity,
+        trigger=fault.trigger.to_json(),
+        params=fault.params,
+        proof=proof or {},
+    )
+
+
 class Active(Protocol):
     """An applied fault. It may hold descriptors until `revert` or `close`; both may be called more than once."""
 

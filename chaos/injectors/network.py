@@ -9,8 +9,8 @@ from chaos.cluster.client import HandClient
 from chaos.cluster.layout import Network
 from chaos.cluster.shapes import blocks, planes_of
 from chaos.errors import TargetGone
-from chaos.faults import Injection, PlannedFault
-from chaos.injectors.base import Active, Injector, Reverted
+from chaos.faults import PlannedFault
+from chaos.injectors.base import Active, Injector, Reverted, receipt
 from chaos.kinds import NETWORK_DELAY, NETWORK_LOSS, NETWORK_PARTITION, NETWORK_RATE, NETWORK_RESET, FaultKind
 from chaos.roster import WorkerInfo
 
@@ -73,19 +73,7 @@ class _Held:
         self._hand = hand
         self._reverted = None if kind.lasting else Reverted(alive=False)
         self.ttl_s = float(str(fault.params["ttl_s"])) if kind.lasting else None
-        self.injection = Injection(
-            fault=fault.id,
-            kind=kind.kind,
-            at=int(answer["at"]),
-            worker=worker.worker,
-            rank=worker.rank,
-            node=worker.node,
-            pid=worker.pid,
-            fidelity=kind.fidelity,
-            trigger=fault.trigger.to_json(),
-            params=fault.params,
-            proof=answer["proof"],
-        )
+        self.injection = receipt(fault, kind, worker, int(answer["at"]), answer["proof"])
 
     @property
     def over(self) -> str:

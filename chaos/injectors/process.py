@@ -8,8 +8,8 @@ import time
 from typing import Final
 
 from chaos.errors import TargetGone
-from chaos.faults import Injection, PlannedFault
-from chaos.injectors.base import Active, Reverted
+from chaos.faults import PlannedFault
+from chaos.injectors.base import Active, Reverted, receipt
 from chaos.kinds import PROCESS_KILL, PROCESS_STOP, FaultKind
 from chaos.procfs import process_stat, start_ticks
 from chaos.roster import WorkerInfo
@@ -48,18 +48,7 @@ class _Signalled:
         except ProcessLookupError as error:
             self.close()
             raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended") from error
-        self.injection = Injection(
-            fault=fault.id,
-            kind=kind.kind,
-            at=at,
-            worker=worker.worker,
-            rank=worker.rank,
-            node=worker.node,
-            pid=worker.pid,
-            fidelity=kind.fidelity,
-            trigger=fault.trigger.to_json(),
-            params=fault.params,
-        )
+        self.injection = receipt(fault, kind, worker, at)
         if ttl_s is None:
             self.close()
 

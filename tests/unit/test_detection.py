@@ -65,6 +65,7 @@ def test_those_who_are_through_wait_for_who_is_not() -> None:
 def test_who_has_just_joined_may_take_as_long_as_the_jobs_first_steps() -> None:
     """It compiles what the others compiled in the job's first step; once it has come through one, it is as they are."""
     pace = Pace(Detection(hang_floor_s=3.0))
+    pace.resume(0, [])
     for boundary, now in ((0, 0.0), (1, 60.0), (2, 60.1), (3, 60.2)):
         pace.reached(boundary, now)
     pace.resume(3, ["w1"])
@@ -77,3 +78,11 @@ def test_who_has_just_joined_may_take_as_long_as_the_jobs_first_steps() -> None:
     assert keeps_others_waiting(seen, RANKS, 300.0, pace) == ["w1"]
     pace.reached(4, 150.0)
     assert pace.patience_s("w1", compiling) == 3.0
+
+
+def test_a_coordinator_that_did_not_see_the_jobs_first_step_gives_who_joins_the_time_of_any_first_step() -> None:
+    pace = Pace(Detection(hang_floor_s=3.0, first_step_s=300.0))
+    for boundary, now in ((50, 0.0), (51, 0.1), (52, 0.2)):
+        pace.reached(boundary, now)
+    pace.resume(52, ["w1"])
+    assert pace.patience_s("w1", at({})) == 300.0 and pace.patience_s("w0", at({})) == 3.0
