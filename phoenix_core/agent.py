@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from phoenix_core.events import EventWriter
+from phoenix_core.reachability import PROBE_S
 from phoenix_core.settings import Detection
 from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import LINE_LIMIT, die_with_parent, encode, messages
@@ -165,12 +166,21 @@ class Agent:
                 process = self._processes.get(message["worker"])
                 if process is not None:
                     process.popen.kill()
+            case "probe":
+                self._task(self._probe(message["number"], message["peers"]))
             case _:
                 line = encode({name: value for name, value in message.items() if name != "to"})
                 for worker in message.get("to", ()):
                     process = self._processes.get(worker)
                     if process is not None and not process.writer.is_closing():
                         process.writer.write(line)
+
+    async def _probe(self, number: int, peers: Mapping[str, tuple[str, int]]) -> None:
+        """Try to reach a worker of every other node, all at once, and say which nodes are out of reach."""
+        others = [node for node in peers if node != self.config.node]
+        reached = await asyncio.gather(*(_answers(*peers[node]) for node in others))
+        unreached = [node for node, well in zip(others, reached, strict=True) if not well]
+        self._send({"op": "probed", "node": self.config.node, "number": number, "unreached": unreached})
 
     async def _spawn(self, worker: str) -> None:
         ours, theirs = socket.socketpair()
@@ -332,6 +342,18 @@ class Agent:
         if not process.suspected:
             process.suspected = True
             self._tell_of(process, {"op": "suspected", "cause": cause, "detail": detail})
+
+
+async def _answers(host: str, port: int) -> bool:
+    """Whether a connection to there can be opened in time. One that is refused has arrived: only silence counts."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), PROBE_S)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 async def _serve(config: AgentConfig) -> None:

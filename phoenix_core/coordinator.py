@@ -35,6 +35,8 @@ from phoenix_core.protocol import (
     Kill,
     LoopFinished,
     NodeLost,
+    Probe,
+    Probed,
     Progress,
     Progressed,
     Quiesced,
@@ -96,6 +98,8 @@ def input_of(message: dict[str, Any]) -> Input | None:
             return ScriptFailed(worker=worker, error=message["error"])
         case "device_failed":
             return DeviceFailed.from_json(worker, message)
+        case "probed":
+            return Probed(node=message["node"], number=message["number"], unreached=tuple(message["unreached"]))
     return None
 
 
@@ -257,6 +261,9 @@ class Coordinator:
                 case Release():
                     everyone = [m.worker for m in self.membership.members.values() if m.address is not None]
                     self._to_workers(everyone, {"op": "release"})
+                case Probe():
+                    for node in decision.addresses:
+                        self._to_node(node, {"op": "probe", "number": decision.number, "peers": decision.addresses})
                 case End():
                     if not self._outcome.done():
                         self._outcome.set_result(decision)

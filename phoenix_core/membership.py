@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from phoenix_core.detection import keeps_others_waiting
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.ondisk import OnDisk
-from phoenix_core.pace import Boundaries, Pace
 from phoenix_core.placement import Offer, RestorePlan, plan_restore
 from phoenix_core.protocol import (
     Alert,
@@ -26,6 +24,7 @@ from phoenix_core.protocol import (
     Kill,
     LoopFinished,
     NodeLost,
+    Probed,
     Progressed,
     Quiesced,
     Record,
@@ -45,7 +44,7 @@ from phoenix_core.protocol import (
 from phoenix_core.quarantine import Quarantine
 from phoenix_core.restarts import A_SPARE, Restarts, left_alone, no_worker_for, reason_before_training
 from phoenix_core.roster import Job, Member, Phase, State, late_starters, parked, taken_out
-from phoenix_core.straggler import Stragglers
+from phoenix_core.watch import CUT_OFF, Watch, late_in_recovery
 from phoenix_core.world import World
 
 RECOVERY_LIMIT_S: Final = 60.0
@@ -71,9 +70,7 @@ class Membership:
         self._on_disk, self._quarantine = OnDisk(job.begins_at), Quarantine()
         self._spawned, self._last_failure, self._recovering_since = 0, "", 0.0
         self._resumed_at: int | None = None
-        self.pace = Pace(job.detection)
-        self._stragglers = Stragglers(self.pace, job.detection.heartbeat_s)
-        self._boundaries = Boundaries()
+        self.watch = Watch(job.detection)
 
     # ---------------------------------------------------------------- entry points
 
@@ -120,6 +117,9 @@ class Membership:
                 return []
             case DeviceFailed():
                 return self._device_failed(event, now)
+            case Probed():
+                self.watch.probed(event.node, event.number, event.unreached)
+                return []
             case StopRequested():
                 return self._end("stopped", event.reason)
             case Tick():
@@ -127,10 +127,12 @@ class Membership:
 
     @property
     def world(self) -> World:
-        parked = tuple(
-            m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self._rank_of
-        )
-        return World(generation=self.generation, ranks=tuple(self.ranks), spares=parked)
+        return World(generation=self.generation, ranks=tuple(self.ranks), spares=self._spares)
+
+    @property
+    def _spares(self) -> tuple[str, ...]:
+        parked = (m.worker for m in self.members.values() if m.state is State.PARKED)
+        return tuple(worker for worker in parked if worker not in self._rank_of)
 
     # ---------------------------------------------------------------- workers come and go
 
@@ -168,15 +170,15 @@ class Membership:
             how = member.error or (f"signal {-code}" if code < 0 else f"exit code {code}")
             rank = self._rank_of[member.worker]
             return self._end("failed", f"rank {rank} ({member.worker}) ended with {how} after the last step")
-        if any(self.members[worker].alive for worker in self.ranks):
-            return []
-        return self._end("completed", "every rank executed its last step")
+        left = not any(self.members[worker].alive for worker in self.ranks)
+        return self._end("completed", "every rank executed its last step") if left else []
 
     def _device_failed(self, event: DeviceFailed, now: float) -> list[Decision]:
         member = self.members.get(event.worker)
         if member is None or not member.alive:
             return []
-        fenced = self._quarantine.struck(member.node, event.action, self.members.values(), self._rank_of)
+        handled = {*self._rank_of, event.worker}  # the worker itself fails below, which may leave a rank without one
+        fenced = self._quarantine.struck(member.node, event.action, self.members.values(), handled)
         self._to_respawn = [node for node in self._to_respawn if node not in self._quarantine.nodes]
         return [*self._failed([event.worker], "device_error", event.error, now, **event.facts()), *fenced]
 
@@ -226,8 +228,7 @@ class Membership:
         """Give every vacant rank a spare; where there are too few, start workers and wait for them."""
         if not self._vacant or self.phase is not Phase.RECOVERING:
             return []
-        spares = [m.worker for m in self.members.values() if m.state is State.PARKED and m.worker not in self._rank_of]
-        if len(spares) >= len(self._vacant):
+        if len(spares := self._spares) >= len(self._vacant):
             filled = set(self._vacant)
             self._rank_of = {worker: rank for worker, rank in self._rank_of.items() if rank not in filled}
             for rank, worker in zip(sorted(filled), spares, strict=False):
@@ -258,12 +259,11 @@ class Membership:
             self.members[worker].state = State.ACTIVE
             self.members[worker].changed_at = now
         world = self.world
-        fields = {**world.to_json(), "joining": sorted(self.joining)}
-        decisions: list[Decision] = [Record(kind="world_formed", fields=fields)]
-        if not fresh:
-            for r in sorted(filled):
-                assigned = {"worker": self.ranks[r], "rank": r, "generation": self.generation}
-                decisions.append(Record(kind="spare_assigned", fields=assigned))
+        formed = Record(kind="world_formed", fields={**world.to_json(), "joining": sorted(self.joining)})
+        decisions: list[Decision] = [formed]
+        for r in [] if fresh else sorted(filled):
+            assigned = {"worker": self.ranks[r], "rank": r, "generation": self.generation}
+            decisions.append(Record(kind="spare_assigned", fields=assigned))
         joining = tuple(sorted(self.joining))
         decisions.append(Announce(world=world, joining=joining, fresh=fresh, boundary=self.job.begins_at))
         if fresh:
@@ -314,13 +314,11 @@ class Membership:
             return []
         self.phase = Phase.RUNNING
         self._resumed_at = self._plan.boundary
-        self.pace.resume(self._plan.boundary, [self.ranks[joined] for joined in self.joining])
-        self.joining = set()
-        self._stragglers.restart()
+        joined, self.joining = [self.ranks[rank] for rank in self.joining], set()
         self._restarts.resumed(self._plan.boundary)
         for worker in self.ranks:
             self.members[worker].changed_at = now
-        self._boundaries = Boundaries(self.members[worker].progress.boundary for worker in self.ranks)
+        self.watch.resume(self._plan.boundary, joined, (self.members[w].progress.boundary for w in self.ranks))
         resumed = Record(kind="generation_resumed", fields={"generation": self.generation, "step": self._plan.boundary})
         return [resumed, Resume(generation=self.generation, boundary=self._plan.boundary)]
 
@@ -335,18 +333,14 @@ class Membership:
             member.progress, member.changed_at = event.progress, now
         if self.phase is not Phase.RUNNING:
             return []
-        lowest = self._boundaries.moved(before, event.progress.boundary)
-        self.pace.reached(lowest, now)
+        lowest = self.watch.moved(before, event.progress.boundary, now)
         self._restarts.reached(lowest)
         if self._resumed_at is not None and lowest > self._resumed_at:
-            return self._recovery_committed()
+            # The new world has a step of its own: make up for the dead, off everybody's critical path.
+            self._resumed_at = None
+            self._restarts.spares_work()
+            return self._respawn()
         return []
-
-    def _recovery_committed(self) -> list[Decision]:
-        """The new world has a step of its own: make up for the dead, off everybody's critical path."""
-        self._resumed_at = None
-        self._restarts.spares_work()
-        return self._respawn()
 
     def _respawn(self) -> list[Decision]:
         nodes, self._to_respawn = self._to_respawn, []
@@ -371,29 +365,34 @@ class Membership:
     # ---------------------------------------------------------------- time
 
     def _tick(self, now: float) -> list[Decision]:
-        slow: list[Record] = []
+        told: list[Decision] = []
         if self.phase is Phase.RUNNING:
-            seen = {worker: (self.members[worker].progress, self.members[worker].changed_at) for worker in self.ranks}
             finished = [self.ranks[rank] for rank in self._finished]
-            if hung := keeps_others_waiting(seen, self.ranks, now, self.pace, finished):
-                if left := [worker for worker in hung if worker in finished]:
-                    return self._end("failed", left_alone(self._rank_of[left[0]], left[0]))
-                waited_s = now - max(seen[worker][1] for worker in hung)
-                return self._failed(hung, "no_progress", f"has kept the others waiting for {waited_s:.1f} s", now)
-            slow = self._stragglers.look(seen, self.ranks, now)
-        recovering = self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant
-        limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
-        if recovering and now - self._recovering_since > limit:
-            return self._failed(self._late_in_recovery(), "no_progress", f"not ready after {limit:.0f} s", now)
+            seen = self.watch.training(self.members, self.ranks, finished, now)
+            if left := [worker for worker in seen.hung if worker in finished]:
+                return self._end("failed", left_alone(self._rank_of[left[0]], left[0]))
+            if seen.hung:
+                waited = f"has kept the others waiting for {seen.waited_s:.1f} s"
+                return self._failed(seen.hung, "no_progress", waited, now)
+            told = [*seen.told, *(self._go_on_without(seen.cut, now) if seen.cut else [])]
+        elif self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant:
+            limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
+            if now - self._recovering_since > limit:
+                offered = set(self._offers) if self._plan is None else None
+                late = late_in_recovery(self.ranks, self._expected, offered, self._restored, self.joining)
+                return self._failed(late, "no_progress", f"not ready after {limit:.0f} s", now)
+            if self.phase is Phase.RECOVERING:
+                seen = self.watch.network(self.members, self.ranks, now, self._recovering_since)
+                told = [*seen.told, *(self._go_on_without(seen.cut, now) if seen.cut else [])]
         limit = self.job.detection.first_step_s
         late = late_starters(self.members.values(), now, limit)
-        return [*slow, *self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)]
+        return [*told, *self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)]
 
-    def _late_in_recovery(self) -> list[str]:
-        """Who keeps the recovery from going on: those without an offer; then those not restored.
-
-        Of the latter first who joins: while it builds its model nobody can form a group, nor be restored.
-        """
-        unrestored = set(range(len(self.ranks))) - self._restored
-        late = self._expected - set(self._offers) if self._plan is None else unrestored & self.joining or unrestored
-        return [self.ranks[rank] for rank in sorted(late)]
+    def _go_on_without(self, nodes: Sequence[str], now: float) -> list[Decision]:
+        """Fence what is cut off, as far as others can take over; until they can, the network may heal."""
+        hit = [worker for worker in self.ranks if self.members[worker].node in nodes]
+        waits = len(hit) > sum(self.members[worker].node not in nodes for worker in self._spares)
+        told: list[Decision] = [Record(kind="nodes_cut_off", fields={"nodes": list(nodes), "waits": waits})]
+        for node in () if waits else nodes:
+            told += self._quarantine.fence(node, CUT_OFF, self.members.values(), self._rank_of)
+        return [*told, *self._failed([] if waits else hit, "cut_off", CUT_OFF, now)]

@@ -37,6 +37,10 @@ class Narrator:
             case "collective_broken":
                 self._broken_at = now if self._broken_at is None else self._broken_at
                 return f"a connection of rank {fields['rank']} ({fields['worker']}) broke; all ranks meet anew"
+            case "nodes_cut_off" if fields["waits"]:
+                return (
+                    f"{_names(fields)} cannot be reached on the data network; no spare is left, training waits for it"
+                )
             case "node_quarantined":
                 return f"{fields['node']} gets no worker any more: {fields['reason']}"
             case "spare_assigned":
@@ -48,6 +52,12 @@ class Narrator:
                     f"(generation {fields['generation']})"
                 )
         return None
+
+
+def _names(fields: Mapping[str, object]) -> str:
+    nodes = fields["nodes"]
+    assert isinstance(nodes, list)
+    return ", ".join(map(str, nodes))
 
 
 def _who(fields: Mapping[str, object]) -> str:

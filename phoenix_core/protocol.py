@@ -145,6 +145,15 @@ class DeviceFailed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probed:
+    """The agent of `node` has tried to reach the others, as a `Probe` of this number asked; those it did not reach."""
+
+    node: str
+    number: int
+    unreached: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopRequested:
     reason: str
 
@@ -167,6 +176,7 @@ Input = (
     | LoopFinished
     | ScriptFailed
     | DeviceFailed
+    | Probed
     | StopRequested
     | Tick
 )
@@ -225,6 +235,14 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Every agent of a node in `addresses` shall say which of the others it cannot open a connection to."""
+
+    number: int
+    addresses: Mapping[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """Write an event."""
 
@@ -240,4 +258,4 @@ class End:
     reason: str
 
 
-Decision = Spawn | Kill | Alert | Announce | SendPlan | Resume | Release | Record | End
+Decision = Spawn | Kill | Alert | Announce | SendPlan | Resume | Release | Probe | Record | End

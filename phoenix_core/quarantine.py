@@ -1,4 +1,4 @@
-"""Which nodes get no worker any more because of their GPUs.
+"""Which nodes get no worker any more: because of their GPUs, or since the others do not reach them.
 
 Of nodes, not of single GPUs: a script chooses its GPU by LOCAL_RANK, so a worker that takes the place of the dead one
 on the same node gets the same GPU. The ranks that still train there go on.
@@ -31,7 +31,12 @@ class Quarantine:
         Where that quarantines the node, those of its workers that have none are ended: none may get one.
         """
         self.errors[node] += 1
-        if node in self.nodes or not (why := self._reason(node, action)):
+        why = self._reason(node, action)
+        return self.fence(node, why, members, ranked) if why else []
+
+    def fence(self, node: str, why: str, members: Iterable[Member], ranked: Container[str]) -> list[Record | Kill]:
+        """No worker of `node` may get a rank any more; does nothing where that was so before."""
+        if node in self.nodes:
             return []
         self.nodes.add(node)
         idle = [member for member in members if member.node == node and member.alive and member.worker not in ranked]

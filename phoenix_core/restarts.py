@@ -61,7 +61,7 @@ def reason_before_training(who: str, why: str) -> str:
 def no_worker_for(ranks: Iterable[int], quarantined: Iterable[str]) -> str:
     """Why a job cannot go on that has no spare and no node that may start a worker."""
     names = ", ".join(sorted(quarantined))
-    besides = f"; {names}: in quarantine after errors of a GPU" if names else ""
+    besides = f"; {names}: in quarantine after errors of a GPU, or since it was cut off" if names else ""
     return f"no spare is left for rank {', '.join(map(str, sorted(ranks)))} and no node can start one{besides}"
 
 

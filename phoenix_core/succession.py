@@ -15,7 +15,6 @@ from typing import Final
 from phoenix_core.ledger import Ledger
 from phoenix_core.membership import Membership
 from phoenix_core.ondisk import OnDisk
-from phoenix_core.pace import Boundaries
 from phoenix_core.placement import RestorePlan
 from phoenix_core.protocol import (
     Announce,
@@ -208,7 +207,7 @@ class Succession(Membership):
         if at_rest:
             self.phase = Phase.RUNNING
             reached = [self.members[worker].progress.boundary for worker in self.ranks]
-            self._boundaries = Boundaries(reached)
+            self.watch.begin(reached)
             self._resumed_at = min(reached)
             self._plan = RestorePlan(boundary=min(reached), sources={})  # that all have followed
             self._restarts.reached(min(reached))

@@ -19,7 +19,13 @@ pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 @pytest.mark.parametrize(
     ("name", "blamed"),
-    [("isolate-one", "w2"), ("slow-network", None), ("reset-data", None), ("flapping-link", None)],
+    [
+        ("isolate-one", "w2"),
+        ("cut-data-network", "w2"),
+        ("slow-network", None),
+        ("reset-data", None),
+        ("flapping-link", None),
+    ],
 )
 def test_a_broken_network_is_survived_bit_for_bit_and_is_whole_again(
     run_dir: Path, name: str, blamed: str | None

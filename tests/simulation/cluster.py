@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from phoenix_core.coordinator import Coordinator, input_of
@@ -19,10 +19,12 @@ from phoenix_core.protocol import (
     StopRequested,
     Tick,
 )
+from phoenix_core.reachability import PROBE_S
 from phoenix_core.roster import Job
 from phoenix_core.succession import Succession
 from phoenix_core.witness import Account, Witness
 from phoenix_core.world import World
+from phoenix_core.xids import Action
 from tests.simulation.engine import Clock, Link
 from tests.simulation.faults import Fault, Plan
 from tests.simulation.groups import Group
@@ -173,6 +175,11 @@ class Node:
                 self.cluster.checks.no_worker_is_named_twice(name)
                 workers[name] = Worker(self.cluster, name, self.name)
                 workers[name].start()
+            case "probe":
+                unreached = [other for other in message["peers"] if not self.cluster.reach((self.name, other))]
+                answer = {"op": "probed", "node": self.name, "number": message["number"], "unreached": unreached}
+                at = PROBE_S if unreached else 0.001
+                self.cluster.clock.after(at, self.up.send, self.cluster.at_coordinator, answer)
             case "kill":
                 worker = workers.get(message["worker"])
                 if worker is not None and worker.alive:
@@ -258,6 +265,8 @@ class Cluster:
         self.traps = [fault for fault in plan.faults if fault.point]
         self._groups: dict[int, Group] = {}
         self._raised = 0
+        self._cut: set[str] = set()
+        self._held: list[tuple[tuple[str, ...], Callable[..., None], tuple[Any, ...]]] = []
         self._next_crash: int | None = None
 
     # ---------------------------------------------------------------- running
@@ -341,6 +350,24 @@ class Cluster:
         self.checks.the_healthy_never_fail(worker, code)
         self.nodes[worker.node].process_died(worker, code)
 
+    def reach(self, nodes: Collection[str]) -> bool:
+        """Whether these nodes reach each other on the data network."""
+        return len(set(nodes)) == 1 or self._cut.isdisjoint(nodes)
+
+    def once_reached(self, nodes: Collection[str], action: Callable[..., None], *args: Any) -> None:
+        """At once, or when the network between these nodes is whole again: dropped packets are sent again."""
+        if self.reach(nodes):
+            action(*args)
+        else:
+            self._held.append((tuple(nodes), action, args))
+
+    def _heal(self, node: str) -> None:
+        self._cut.discard(node)
+        self.checks.last_fault = self.clock.now
+        held, self._held = self._held, []
+        for nodes, action, args in held:
+            self.once_reached(nodes, action, *args)
+
     def script_raises(self, where: str, worker: Worker) -> bool:
         rank, boundary = worker.rank, worker.boundary
         for mistake in self.plan.mistakes:
@@ -372,8 +399,12 @@ class Cluster:
         if victim is None and fault.kind != "stop_job":
             return
         hit = [w.name for w in self.workers.values() if victim is not None and w.node == victim.node]
-        of_node = fault.kind in ("agent", "partition")
-        unnoticed = fault.kind == "hang" or (fault.kind == "silent" and victim is not None and not victim.parked)
+        if fault.kind == "reset":  # it befalls all that are connected with the victim
+            hit = list(self.coordinator.membership.ranks)
+        of_node = fault.kind in ("agent", "partition", "cut", "reset")
+        unnoticed = fault.kind in ("hang", "cut") or (
+            fault.kind == "silent" and victim is not None and not victim.parked
+        )
         self.checks.hangs += unnoticed
         self.struck(fault.kind, fault.point, hit if of_node or victim is None else [victim.name])
         if fault.kind == "stop_job":
@@ -397,11 +428,22 @@ class Cluster:
             case "pause":
                 victim.frozen = True
                 self.clock.after(self.rng.random() * 0.15, self._thaw, victim)
+            case "reset":
+                victim.connections_reset()
+            case "device":
+                action = self.rng.choice((Action.RESPAWN, Action.QUARANTINE_GPU, Action.QUARANTINE_NODE))
+                error = {"error": "CUDA error", "code": 700, "xids": [31], "action": action.value}
+                victim.send("device_failed", **error)
+                node.process_died(victim, 70)
             case "agent":
                 node.cut_off(0.0)
                 node.end()
             case "partition":
                 node.cut_off(self.rng.random() * self.rng.choice((0.01, 3.0)))
+            case "cut":
+                self._cut.add(victim.node)
+                self.checks.data_network_cut(victim.node)
+                self.clock.after(self.rng.choice((0.5, 5.0, 20.0)) * self.rng.random(), self._heal, victim.node)
             case "peer_link" | "cut_then_kill":
                 if victim.gate.replicator is not None:
                     victim.gate.replicator.break_connection()

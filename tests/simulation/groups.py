@@ -50,8 +50,15 @@ class Group:
                 self._cluster.clock.after(self._cluster.rng.random() * 0.01, self._formed, member, waiting)
         return formation
 
+    def _formed(self, worker: Worker, formation: Formation) -> None:
+        self._cluster.once_reached(self._nodes, self._stands, worker, formation)
+
+    @property
+    def _nodes(self) -> list[str]:
+        return [member.node for member in self.members.values()]
+
     @staticmethod
-    def _formed(worker: Worker, formation: Formation) -> None:
+    def _stands(worker: Worker, formation: Formation) -> None:
         formation.done = True
         worker.poke()
 
@@ -79,7 +86,7 @@ class Group:
     def _ends(self, member: Worker, index: int) -> None:
         if self.cut and self._cluster.rng.random() < 0.5:
             return
-        member.collective_ended(self, index)
+        self._cluster.once_reached(self._nodes, member.collective_ended, self, index)
 
     def break_off(self, by: Worker) -> None:
         """A member's sockets are shut down, or it died: its neighbours may see that, the others wait on."""

@@ -76,6 +76,8 @@ class Checks:
         self.lost_nodes: set[str] = set()
         self.released = self.stop_asked = False
         self.nobody_can_tell = False
+        self.cut_nodes: set[str] = set()
+        self.quarantined: set[str] = set()
         self.struck: set[str] = set()
         self.has_resumed: set[str] = set()
         self.last_fault, self.hangs = 0.0, 0
@@ -105,6 +107,10 @@ class Checks:
                     self.a_restore_uses_the_greatest_complete_step(decision)
                 case Spawn():
                     self.nothing_starts_on_a_lost_node(decision)
+                case Record(kind="collective_broken" | "restore_failed"):  # counts as a failure of who reports it
+                    self._counted(str(decision.fields["worker"]), int(str(decision.fields["rank"])))
+                case Record(kind="node_quarantined"):
+                    self.quarantined.add(str(decision.fields["node"]))
                 case Release():
                     self.all_leave_together()
                     self.released = True
@@ -117,6 +123,7 @@ class Checks:
         self.lost_nodes.update(membership.lost_nodes)
         known = {name for name, member in membership.members.items() if member.alive}
         known |= {str(d.fields["worker"]) for d in decisions if isinstance(d, Record) and d.kind == "failure_detected"}
+        self.quarantined = set(membership._quarantine.nodes)
         self.fenced = {worker: now for worker in self.fenced if worker not in known}
         self.recovering_since = None
 
@@ -126,13 +133,16 @@ class Checks:
     def _failed(self, record: Record) -> None:
         worker, rank = str(record.fields["worker"]), record.fields["rank"]
         assert rank is None or isinstance(rank, int)
-        self.only_the_faulty_are_blamed(worker, str(record.fields["cause"]))
+        self.only_the_faulty_are_blamed(worker, str(record.fields["cause"]), str(record.fields["node"]))
         self.fenced[worker] = self.cluster.clock.now
+        self._counted(worker, rank)
+        self.losses.add((str(record.fields["node"]) if self.spread else worker, self.generation))
+
+    def _counted(self, worker: str, rank: int | None) -> None:
         self.failures.append((worker, rank))
         if rank is not None:
             self.in_a_row[rank] += 1
             self.a_crash_loop_is_given_up(rank)
-        self.losses.add((str(record.fields["node"]) if self.spread else worker, self.generation))
 
     def a_crash_loop_is_given_up(self, rank: int) -> None:
         # Where steps are executed again the coordinator may not have heard of the first time: it forgives once more.
@@ -149,10 +159,12 @@ class Checks:
         killed = {d.worker for d in decisions if isinstance(d, Kill)}
         require(failed <= killed, "every failed worker is fenced", f"{failed - killed} failed and may go on")
 
-    def only_the_faulty_are_blamed(self, worker: str, cause: str) -> None:
+    def only_the_faulty_are_blamed(self, worker: str, cause: str, node: str) -> None:
         """A rank that has state is never given up for what befell another."""
         innocent = cause == "no_progress" and worker not in self.struck and worker in self.has_resumed
         require(not innocent, "only the faulty are blamed", f"nothing ever happened to {worker}")
+        innocent = cause == "cut_off" and node not in self.cut_nodes and len(self.cluster.nodes) > 2
+        require(not innocent, "only the faulty are blamed", f"{node} was never cut off")
 
     def generations_only_grow(self, announced: Announce) -> None:
         """The first world alone may be said again, by a coordinator that does not know who has heard it."""
@@ -172,6 +184,7 @@ class Checks:
 
     def nothing_starts_on_a_lost_node(self, spawn: Spawn) -> None:
         require(spawn.node not in self.lost_nodes, "nothing starts on a lost node", f"{spawn}")
+        require(spawn.node not in self.quarantined, "nothing starts on a node in quarantine", f"{spawn}")
 
     def a_restore_uses_the_greatest_complete_step(self, sent: SendPlan) -> None:
         best = self.best_boundary()
@@ -260,6 +273,9 @@ class Checks:
         self.struck.update(workers)
         self.stop_asked |= kind == "stop_job"
 
+    def data_network_cut(self, node: str) -> None:
+        self.cut_nodes.add(node)
+
     def on_tick(self) -> None:
         self.recovery_ends_within_its_bound()
         self.a_job_never_hangs()
@@ -337,6 +353,6 @@ class Checks:
     def gives_up_only_where_nobody_can_start(self, reason: str) -> None:
         membership = self.cluster.coordinator.membership
         slots = [*self.cluster.job.rank_nodes, *self.cluster.job.spare_nodes]
-        for node in set(slots) - self.lost_nodes:
+        for node in set(slots) - self.lost_nodes - self.quarantined:
             there = sum(m.node == node and m.worker not in self.fenced for m in membership.members.values())
             require(there >= slots.count(node), "gives up only where nobody can start", f"{node} could: {reason}")

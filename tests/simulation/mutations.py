@@ -10,6 +10,8 @@ from unittest.mock import patch
 
 import phoenix_core.membership
 import phoenix_core.placement
+import phoenix_core.reachability
+import phoenix_core.watch
 import tests.simulation.gates
 from phoenix_core.coordinator import Coordinator
 from phoenix_core.detection import keeps_others_waiting
@@ -19,6 +21,7 @@ from phoenix_core.placement import Offer, plan_restore
 from phoenix_core.protocol import End, Kill, NodeLost, Release, SendPlan
 from phoenix_core.roster import Phase, State
 from phoenix_core.succession import Succession
+from phoenix_core.watch import Seen, Watch
 from phoenix_core.witness import Witness
 from tests.simulation.cluster import SimulatedCoordinator
 from tests.simulation.gates import Gate, ShardGate
@@ -295,16 +298,31 @@ def _never_give_up(reason: Code, self: Membership, *args: Any) -> Any:
 # ------------------------------------------------------------------ hangs
 
 
-@plant("a rank that hangs is found by who waits for it", phoenix_core.membership, "keeps_others_waiting")
+@plant("a rank that hangs is found by who waits for it", phoenix_core.watch, "keeps_others_waiting")
 def _nobody_hangs(_: Code, *args: Any) -> Any:
     """Hangs with a beating heart are not looked for."""
     return []
 
 
-@plant("those who are through wait for the others too", phoenix_core.membership, "keeps_others_waiting")
+@plant("those who are through wait for the others too", phoenix_core.watch, "keeps_others_waiting")
 def _finished_do_not_count(_: Code, seen: Any, ranks: Any, now: float, pace: Any, finished: Any) -> Any:
     """A hang after the last collective is not looked for."""
     return keeps_others_waiting(seen, ranks, now, pace)
+
+
+@plant("the network is asked before anybody is blamed", Watch, "training")
+def _blame_unasked(training: Code, self: Watch, members: Any, ranks: Any, finished: Any, now: float) -> Any:
+    """Who waits for the word of a holder that is cut off is taken for hung."""
+    seen = {worker: (members[worker].progress, members[worker].changed_at) for worker in ranks}
+    hung = keeps_others_waiting(seen, ranks, now, self.pace, finished)
+    return Seen(hung=tuple(hung)) if hung else training(self, members, ranks, finished, now)
+
+
+@plant("who is cut off is told from whom does not reach it", phoenix_core.reachability, "_parted")
+def _believe_nobody(parted: Code, answers: Any, asked: Any) -> Any:
+    """The broken pairs are put down to the first of all nodes."""
+    first = min(asked)
+    return frozenset(frozenset((first, node)) for pair in parted(answers, asked) for node in pair if node != first)
 
 
 MUTATIONS.append(
@@ -318,11 +336,11 @@ MUTATIONS.append(
 )
 
 
-@plant("nobody is blamed for what befell another", Membership, "_late_in_recovery")
-def _blame_all(_: Code, self: Membership) -> Any:
+@plant("nobody is blamed for what befell another", phoenix_core.membership, "late_in_recovery")
+def _blame_all(_: Code, ranks: Any, expected: Any, offered: Any, restored: Any, __: object) -> Any:
     """All ranks that are not restored are blamed for the one that builds for ever."""
-    waited_for = self._expected - set(self._offers) if self._plan is None else set(range(len(self.ranks)))
-    return [self.ranks[rank] for rank in sorted(waited_for - self._restored)]
+    waited_for = set(range(len(ranks))) if offered is None else expected - offered
+    return [ranks[rank] for rank in sorted(waited_for - restored)]
 
 
 # ------------------------------------------------------------------ the end

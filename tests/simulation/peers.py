@@ -46,11 +46,13 @@ class Replicator:
     def _put(self, boundary: int, payload: bytes) -> None:
         assert self._holder is not None
         holder = self.owner.cluster.workers[self._holder]
-        self._out.send(holder.run, self._store, holder, boundary, payload, self._back)
+        nodes, arrived = (self.owner.node, holder.node), (self._store, holder, boundary, payload, self._back)
+        self._out.send(self.owner.cluster.once_reached, nodes, holder.run, *arrived)
 
     def _store(self, holder: Worker, boundary: int, payload: bytes, back: Link) -> None:
         holder.held.put(self._rank, boundary, payload, self._kept)
-        back.send(self.owner.run, self._confirmed, boundary)
+        nodes = (self.owner.node, holder.node)
+        back.send(self.owner.cluster.once_reached, nodes, self.owner.run, self._confirmed, boundary)
 
     def _confirmed(self, boundary: int) -> None:
         self._unconfirmed.pop(boundary, None)
@@ -107,13 +109,14 @@ def ask(worker: Worker, name: str, question: Callable[[Worker], T], *, live: boo
         except SnapshotUnavailable as error:
             clock.after(rng.random() * delay_s, answer.finish, error)
             return
-        clock.after(rng.random() * delay_s * 3, peer.run, sent, value)
+        nodes = (worker.node, peer.node)
+        clock.after(rng.random() * delay_s * 3, worker.cluster.once_reached, nodes, peer.run, sent, value)
 
     def sent(value: T) -> None:
         torn = live and peer.tensors != value
         answer.finish(cast("T", hash((value, peer.tensors))) if torn else value)
 
-    clock.after(rng.random() * delay_s, arrive)
+    clock.after(rng.random() * delay_s, worker.cluster.once_reached, (worker.node, peer.node), arrive)
     clock.after(TIMEOUT_S, answer.finish, PeerLost(f"{name} does not answer"))
     worker.fetching = answer
     try:

@@ -11,7 +11,7 @@ from tests.simulation.faults import IN_A_RECOVERY, KINDS, POINTS
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.run import Result, Sweep, simulate, sweep
 
-SEEDS = 4_000
+SEEDS = 10_000
 SOAK_SEEDS, CHUNK = 1_000_000, 5_000
 CAUGHT_WITHIN = 3_000
 """Seeds within which every planted bug must be caught. The same seeds are clean without it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, SnapshotUnavailable
-from phoenix_core.inbox import Call
+from phoenix_core.inbox import NOBODY_FAILED_S, Call
 from phoenix_core.kept import KeptStates
 from phoenix_core.placement import Offer
 from tests.simulation.gates import Gate, ShardGate
@@ -268,6 +268,12 @@ class Worker(Process):
             self._broken = True
             self.poke()
 
+    def connections_reset(self) -> None:
+        """The network breaks this rank's connections: it notices, and some or all of the others do."""
+        if self._group is not None:
+            self._group.break_off(self)
+            self._connection_broke(self._group)
+
     def _break_group(self) -> None:
         if self._group is not None and not self._broken:
             self._broken = True
@@ -307,13 +313,18 @@ class Worker(Process):
 
     def _expect_news(self) -> Thread[int]:
         after = self.generation
+
+        def newer() -> int | None:
+            return self.inbox.newest() if self.inbox.newest() > after else None
+
         try:
-            news = yield from self.wait(
-                lambda: self.inbox.newest() if self.inbox.newest() > after else None, None, ANNOUNCEMENT_LIMIT_S
-            )
+            return (yield from self.wait(newer, None, NOBODY_FAILED_S))
+        except PeerLost:
+            self.send("collective_broken", generation=self.generation, reason="nobody has failed")
+        try:
+            return (yield from self.wait(newer, None, ANNOUNCEMENT_LIMIT_S))
         except PeerLost:
             raise JobStopped("a collective broke and no new generation was announced") from None
-        return news
 
     def _quiesce(self, generation: int) -> None:
         self.generation = generation

@@ -20,6 +20,8 @@ from phoenix_core.protocol import (
     Kill,
     LoopFinished,
     NodeLost,
+    Probe,
+    Probed,
     Progress,
     Progressed,
     Quiesced,
@@ -78,6 +80,17 @@ class Drive:
         self.restore_all()
         assert self.membership.phase is Phase.RUNNING
         return self
+
+    def tick(self, cut: Sequence[str] = ()) -> list[Decision]:
+        """Ticks until nothing more is asked of the nodes, of which those in `cut` reach no other one."""
+        decisions = self.tell(Tick())
+        while asked := only(decisions, Probe):
+            assert len(asked) == 1
+            for node in asked[0].addresses:
+                others = [other for other in asked[0].addresses if other != node and (node in cut or other in cut)]
+                self.tell(Probed(node=node, number=asked[0].number, unreached=tuple(others)))
+            decisions = self.tell(Tick())
+        return decisions
 
     def offer_all(self, boundary: int, *, lost: int) -> list[Decision]:
         """Every survivor offers `boundary` and holds the small state of rank `lost`."""
@@ -275,8 +288,8 @@ def test_the_rank_that_does_not_enter_the_collective_is_blamed() -> None:
         drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
     drive.tell(Progressed(worker="w1", progress=at(2, "forward", 8, 8)))
     assert drive.tell(Tick()) == []
-    drive.now += drive.membership.pace.hang_limit_s() + 1
-    detected = only(drive.tell(Tick()), Record)[0]
+    drive.now += drive.membership.watch.pace.hang_limit_s() + 1
+    detected = only(drive.tick(), Record)[0]
     assert detected.fields["worker"] == "w1" and detected.fields["cause"] == "no_progress"
 
 
@@ -288,10 +301,10 @@ def test_a_rank_that_saves_or_evaluates_between_two_steps_is_given_more_time() -
     for worker in ("w1", "w2", "w3"):
         drive.tell(Progressed(worker=worker, progress=waiting))
     drive.tell(Progressed(worker="w0", progress=at(2, "", 8, 8)))
-    drive.now += drive.membership.pace.hang_limit_s() + 1
-    assert drive.tell(Tick()) == []
+    drive.now += drive.membership.watch.pace.hang_limit_s() + 1
+    assert drive.tick() == []
     drive.now += drive.membership.job.detection.between_steps_s
-    detected = only(drive.tell(Tick()), Record)[0]
+    detected = only(drive.tick(), Record)[0]
     assert detected.fields["worker"] == "w0" and detected.fields["cause"] == "no_progress"
 
 
@@ -301,7 +314,7 @@ def test_nobody_is_blamed_while_anybody_moves() -> None:
     drive.step(2)
     for worker in ("w0", "w2", "w3"):
         drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
-    drive.now += drive.membership.pace.hang_limit_s() + 1
+    drive.now += drive.membership.watch.pace.hang_limit_s() + 1
     drive.tell(Progressed(worker="w1", progress=at(2, "backward", 8, 8)))
     assert drive.tell(Tick()) == []
 
@@ -423,8 +436,8 @@ def test_those_who_are_through_find_a_rank_that_hangs_after_its_last_collective(
         drive.step(boundary)
     for worker in ("w0", "w2", "w3"):
         drive.tell(LoopFinished(worker=worker, generation=1))
-    drive.now += drive.membership.pace.hang_limit_s() + 1
-    (detected,) = [r for r in only(drive.tell(Tick()), Record) if r.kind == "failure_detected"]
+    drive.now += drive.membership.watch.pace.hang_limit_s() + 1
+    (detected,) = [r for r in only(drive.tick(), Record) if r.kind == "failure_detected"]
     assert detected.fields["worker"] == "w1"
 
 
@@ -437,7 +450,7 @@ def test_a_rank_that_waits_in_its_last_collective_is_not_blamed_by_those_who_are
         drive.tell(Progressed(worker=worker, progress=waiting if worker == "w1" else through))
     drive.tell(LoopFinished(worker="w0", generation=1))
     drive.now += drive.membership.job.detection.first_step_s + 1
-    detected = [r.fields["worker"] for r in only(drive.tell(Tick()), Record) if r.kind == "failure_detected"]
+    detected = [r.fields["worker"] for r in only(drive.tick(), Record) if r.kind == "failure_detected"]
     assert "w1" not in detected
 
 
@@ -542,3 +555,53 @@ def test_a_device_error_of_who_has_failed_already_says_nothing_new() -> None:
     drive = Drive().run()
     drive.tell(WorkerExited(worker="w2", code=-9))
     assert drive.tell(device_failed("w2", Action.QUARANTINE_NODE)) == []
+
+
+def in_the_same_collective(drive: Drive) -> None:
+    """All wait in it, and have done so for longer than a hang may last."""
+    for boundary in (1, 2):
+        drive.step(boundary)
+    for worker in drive.membership.ranks:
+        drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 3, 2)))
+    drive.now += drive.membership.watch.pace.hang_limit_s() + 1
+
+
+def test_a_node_that_the_others_do_not_reach_is_replaced_and_gets_no_worker_any_more() -> None:
+    drive = Drive().run()
+    in_the_same_collective(drive)
+    decisions = drive.tick(cut=["n1"])
+    kinds = [record.kind for record in only(decisions, Record)]
+    assert kinds[:3] == ["nodes_cut_off", "node_quarantined", "failure_detected"]
+    detected = only(decisions, Record)[2].fields
+    assert (detected["worker"], detected["node"], detected["cause"]) == ("w1", "n1", "cut_off")
+    (announced,) = only(decisions, Announce)
+    assert announced.world.ranks == ("w0", "w4", "w2", "w3")
+    drive.offer_all(2, lost=1)
+    drive.restore_all()
+    assert not only(drive.step(3), Spawn)
+
+
+def test_without_a_spare_a_cut_is_waited_out() -> None:
+    drive = Drive(spares=0).run()
+    in_the_same_collective(drive)
+    (told,) = drive.tick(cut=["n1"])
+    assert isinstance(told, Record) and told.kind == "nodes_cut_off" and told.fields["waits"]
+    drive.step(3)
+    assert drive.tell(Tick()) == []
+
+
+def test_who_waits_for_a_node_that_is_cut_off_is_not_blamed_for_a_hang() -> None:
+    drive = Drive().run()
+    in_the_same_collective(drive)
+    drive.tell(Progressed(worker="w3", progress=at(2, "backward", 2, 2)))  # it waits for its holder, w1
+    drive.now += drive.membership.watch.pace.hang_limit_s() + 1
+    failed = [r.fields["worker"] for r in only(drive.tick(cut=["n1"]), Record) if r.kind == "failure_detected"]
+    assert failed == ["w1"]
+
+
+def test_a_worker_that_was_waited_for_and_takes_its_node_into_quarantine_is_made_up_for() -> None:
+    drive = Drive(ranks=2, spares=0).run()
+    (spawned,) = only(drive.tell(WorkerExited(worker="w1", code=-9)), Spawn)
+    decisions = drive.tell(device_failed(spawned.worker, Action.QUARANTINE_NODE))
+    (end,) = only(decisions, End)
+    assert "no node can start one" in end.reason

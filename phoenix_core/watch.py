@@ -1,0 +1,96 @@
+"""What the watermarks of a job that trains tell as time passes: who is slow, who hangs, who is cut off. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from phoenix_core.detection import keeps_others_waiting
+from phoenix_core.pace import Boundaries, Pace
+from phoenix_core.protocol import Probe, Record
+from phoenix_core.reachability import Reachability
+from phoenix_core.roster import Member
+from phoenix_core.settings import Detection
+from phoenix_core.straggler import Stragglers
+
+CUT_OFF: Final = "the others do not reach it on the data network"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """`hung` keep the others waiting, for `waited_s` seconds; the job must go on without the nodes that are `cut`."""
+
+    told: tuple[Record | Probe, ...] = ()
+    hung: tuple[str, ...] = ()
+    waited_s: float = 0.0
+    cut: tuple[str, ...] = ()
+
+
+class Watch:
+    def __init__(self, detection: Detection) -> None:
+        self.pace = Pace(detection)
+        self._stragglers = Stragglers(self.pace, detection.heartbeat_s)
+        self._reach = Reachability()
+        self._boundaries = Boundaries()
+
+    def begin(self, boundaries: Iterable[int]) -> None:
+        """All ranks train, from these boundaries on."""
+        self._boundaries = Boundaries(boundaries)
+        self._stragglers.restart()
+        self._reach.rest()
+
+    def resume(self, boundary: int, joined: Sequence[str], boundaries: Iterable[int]) -> None:
+        """The same after a recovery that leads to `boundary`; `joined` are the workers that are new to their ranks."""
+        self.pace.resume(boundary, joined)
+        self.begin(boundaries)
+
+    def moved(self, before: int, after: int, now: float) -> int:
+        """A rank was at `before` and is at `after`; returns the lowest boundary of all."""
+        lowest = self._boundaries.moved(before, after)
+        self.pace.reached(lowest, now)
+        return lowest
+
+    def probed(self, node: str, number: int, unreached: Collection[str]) -> None:
+        self._reach.told(node, number, unreached)
+
+    def training(
+        self, members: Mapping[str, Member], ranks: Sequence[str], finished: Collection[str], now: float
+    ) -> Seen:
+        """A look at a job that trains; `finished` have executed their last step.
+
+        Nobody is blamed for a hang before the network was asked: who waits for a node that is cut off, be it only for
+        its word as a holder, keeps the others waiting too.
+        """
+        seen = {worker: (members[worker].progress, members[worker].changed_at) for worker in ranks}
+        hung = keeps_others_waiting(seen, ranks, now, self.pace, finished)
+        network = self.network(members, ranks, now, max(changed_at for _, changed_at in seen.values()))
+        if hung and self._reach.sound:
+            return Seen(hung=tuple(hung), waited_s=now - max(seen[worker][1] for worker in hung))
+        return (
+            network if hung else Seen(told=(*self._stragglers.look(seen, ranks, now), *network.told), cut=network.cut)
+        )
+
+    def network(self, members: Mapping[str, Member], ranks: Sequence[str], now: float, moved_at: float) -> Seen:
+        """Whom the nodes reach is asked once nothing has moved, since `moved_at`, for as long as a hang may last."""
+        limit_s = self.pace.hang_limit_s()
+        if now - moved_at <= limit_s:
+            self._reach.rest()
+            return Seen()
+        listening = {m.node: m.address for m in members.values() if m.alive and m.address is not None}
+        probe = self._reach.look(listening, now, limit_s)
+        cut = self._reach.cut_off([members[worker].node for worker in ranks])
+        return Seen(told=() if probe is None else (probe,), cut=tuple(cut))
+
+
+def late_in_recovery(
+    ranks: Sequence[str], expected: Set[int], offered: Set[int] | None, restored: Set[int], joining: Set[int]
+) -> list[str]:
+    """Who keeps the recovery from going on: those without an offer; then those not restored.
+
+    `offered` is None once there is a plan. Of those not restored first who joins: while it builds its model nobody can
+    form a group, nor be restored.
+    """
+    unrestored = set(range(len(ranks))) - restored
+    late = expected - offered if offered is not None else unrestored & joining or unrestored
+    return [ranks[rank] for rank in sorted(late)]
