@@ -17,6 +17,7 @@ from phoenix_core.protocol import (
     Alert,
     Announce,
     CheckpointWritten,
+    CollectiveBroken,
     Decision,
     DeviceFailed,
     End,
@@ -76,8 +77,7 @@ class Membership:
 
     def start(self) -> list[Decision]:
         """The first workers: ranks in order, then spares."""
-        nodes = (*self.job.rank_nodes, *self.job.spare_nodes)
-        spawned = [self._spawn(node) for node in nodes]
+        spawned = [self._spawn(node) for node in (*self.job.rank_nodes, *self.job.spare_nodes)]
         self.ranks = [decision.worker for decision in spawned[: len(self.job.rank_nodes)]]
         self._rank_of = {worker: rank for rank, worker in enumerate(self.ranks)}
         self._expected = set(self._rank_of.values())  # to park
@@ -161,15 +161,13 @@ class Membership:
             return []
         if self.phase is Phase.LEAVING:
             return self._left(member, event.code)
-        detail = member.error or (f"signal {-event.code}" if event.code < 0 else f"exit code {event.code}")
-        return self._failed([event.worker], "exit", detail, now)
+        return self._failed([event.worker], "exit", member.end(event.code), now)
 
     def _left(self, member: Member, code: int) -> list[Decision]:
         member.state = State.GONE
         if code != 0 and member.worker in self._rank_of:
-            how = member.error or (f"signal {-code}" if code < 0 else f"exit code {code}")
-            rank = self._rank_of[member.worker]
-            return self._end("failed", f"rank {rank} ({member.worker}) ended with {how} after the last step")
+            who = f"rank {self._rank_of[member.worker]} ({member.worker})"
+            return self._end("failed", f"{who} ended with {member.end(code)} after the last step")
         left = not any(self.members[worker].alive for worker in self.ranks)
         return self._end("completed", "every rank executed its last step") if left else []
 
@@ -198,11 +196,9 @@ class Membership:
                 self._vacant.add(rank)
         if not failed:
             return []
-        if self.phase is Phase.LEAVING and not hit_ranks:
-            return decisions
         if self.phase is Phase.LEAVING:
-            who = failed[0].worker
-            return [*decisions, *self._end("failed", f"{who} failed after the last step ({detail or cause})")]
+            after = f"{failed[0].worker} failed after the last step ({detail or cause})"
+            return [*decisions, *(self._end("failed", after) if hit_ranks else [])]
         ranks = [self._rank_of.get(m.worker, A_SPARE) for m in failed]
         self._restarts.failed(ranks)
         self._last_failure = f"{failed[0].worker} on {failed[0].node}: {detail or cause}"
@@ -296,13 +292,18 @@ class Membership:
     def _once_more(self, event: RestoreFailed, now: float) -> list[Decision]:
         """What the plan promised was damaged, or a connection broke though nobody has failed: the same ranks again."""
         rank = self._rank_in(event.worker, event.generation)
-        if rank is None or self._plan is None or self.phase.value != event.phase:
+        if rank is None or self._plan is None or self.phase.value not in event.phases:
             return []
-        self._restarts.failed([rank])
+        self._restarts.failed([] if self.watch.parted else [rank])
         give_up = self._restarts.reason_to_give_up(f"{event.worker}: {event.reason}")
         fields = {"worker": event.worker, "rank": rank, "generation": self.generation, "reason": event.reason}
         told = Record(kind=event.kind, fields=fields)
-        return [told, *(self._end("failed", give_up) if give_up else self._form(set(), now))]
+        # Whoever keeps the others from meeting gets no more time for it than it had.
+        keep = self.phase is Phase.RECOVERING and isinstance(event, CollectiveBroken)
+        since = self._recovering_since if keep else now
+        decisions = [told, *(self._end("failed", give_up) if give_up else self._form(set(), now))]
+        self._recovering_since = since
+        return decisions
 
     def _was_restored(self, event: Restored, now: float) -> list[Decision]:
         rank = self._rank_in(event.worker, event.generation)
@@ -377,12 +378,13 @@ class Membership:
             told = [*seen.told, *(self._go_on_without(seen.cut, now) if seen.cut else [])]
         elif self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant:
             limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
-            if now - self._recovering_since > limit:
+            if now - self._recovering_since > limit and not self.watch.parted:
                 offered = set(self._offers) if self._plan is None else None
                 late = late_in_recovery(self.ranks, self._expected, offered, self._restored, self.joining)
                 return self._failed(late, "no_progress", f"not ready after {limit:.0f} s", now)
             if self.phase is Phase.RECOVERING:
-                seen = self.watch.network(self.members, self.ranks, now, self._recovering_since)
+                floor_s = self.job.detection.hang_floor_s
+                seen = self.watch.network(self.members, self.ranks, now, self._recovering_since, floor_s)
                 told = [*seen.told, *(self._go_on_without(seen.cut, now) if seen.cut else [])]
         limit = self.job.detection.first_step_s
         late = late_starters(self.members.values(), now, limit)

@@ -87,7 +87,7 @@ class RestoreFailed:
     """The rank was given a plan that nobody could keep: what it was to be restored from is damaged."""
 
     kind: ClassVar[str] = "restore_failed"
-    phase: ClassVar[str] = "recovering"
+    phases: ClassVar[tuple[str, ...]] = ("recovering",)
     worker: str
     generation: int
     reason: str
@@ -95,10 +95,10 @@ class RestoreFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveBroken(RestoreFailed):
-    """A collective of the rank has ended with an error, and since then nobody was found to have failed."""
+    """A collective of the rank has ended with an error, or its groups could not be formed, and nobody has failed."""
 
     kind: ClassVar[str] = "collective_broken"
-    phase: ClassVar[str] = "running"
+    phases: ClassVar[tuple[str, ...]] = ("running", "recovering")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,8 @@ Parted = frozenset[frozenset[str]]
 class Reachability:
     def __init__(self) -> None:
         self._number = 0
+        self.parted = False
+        """The last round that was answered has found nodes that do not reach each other."""
         self.rest()
 
     def rest(self) -> None:
@@ -52,7 +54,8 @@ class Reachability:
             answered = self._asked <= set(self._answers) or now - self._asked_at > ANSWER_S
             if self._asked and answered:
                 self._found.append(_parted(self._answers, self._asked))
-                self._asked, self.sound = frozenset(), not self._found[-1]
+                self.parted = bool(self._found[-1])
+                self._asked, self.sound = frozenset(), not self.parted
             due = bool(self._found and self._found[-1]) and len(self._found) < ROUNDS
             if self._asked or not (due or now - self._asked_at > every_s):
                 return None

@@ -41,6 +41,10 @@ class Member:
     def alive(self) -> bool:
         return self.state in (State.STARTING, State.PARKED, State.ACTIVE)
 
+    def end(self, code: int) -> str:
+        """How its process ended: what the script said of it, else by the exit `code`, below 0 that of a signal."""
+        return self.error or (f"signal {-code}" if code < 0 else f"exit code {code}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -54,6 +54,11 @@ class Watch:
     def probed(self, node: str, number: int, unreached: Collection[str]) -> None:
         self._reach.told(node, number, unreached)
 
+    @property
+    def parted(self) -> bool:
+        """The nodes did not all reach each other when they were asked last."""
+        return self._reach.parted
+
     def training(
         self, members: Mapping[str, Member], ranks: Sequence[str], finished: Collection[str], now: float
     ) -> Seen:
@@ -64,16 +69,18 @@ class Watch:
         """
         seen = {worker: (members[worker].progress, members[worker].changed_at) for worker in ranks}
         hung = keeps_others_waiting(seen, ranks, now, self.pace, finished)
-        network = self.network(members, ranks, now, max(changed_at for _, changed_at in seen.values()))
+        moved_at = max(changed_at for _, changed_at in seen.values())
+        network = self.network(members, ranks, now, moved_at, self.pace.hang_limit_s())
         if hung and self._reach.sound:
             return Seen(hung=tuple(hung), waited_s=now - max(seen[worker][1] for worker in hung))
         return (
             network if hung else Seen(told=(*self._stragglers.look(seen, ranks, now), *network.told), cut=network.cut)
         )
 
-    def network(self, members: Mapping[str, Member], ranks: Sequence[str], now: float, moved_at: float) -> Seen:
-        """Whom the nodes reach is asked once nothing has moved, since `moved_at`, for as long as a hang may last."""
-        limit_s = self.pace.hang_limit_s()
+    def network(
+        self, members: Mapping[str, Member], ranks: Sequence[str], now: float, moved_at: float, limit_s: float
+    ) -> Seen:
+        """Whom the nodes reach is asked once nothing has moved, since `moved_at`, for `limit_s`, then that often."""
         if now - moved_at <= limit_s:
             self._reach.rest()
             return Seen()

@@ -443,7 +443,8 @@ class Cluster:
             case "cut":
                 self._cut.add(victim.node)
                 self.checks.data_network_cut(victim.node)
-                self.clock.after(self.rng.choice((0.5, 5.0, 20.0)) * self.rng.random(), self._heal, victim.node)
+                any_time = self.rng.choice((0.5, 5.0, 20.0)) * self.rng.random()
+                self.clock.after(any_time if fault.lasts is None else fault.lasts, self._heal, victim.node)
             case "peer_link" | "cut_then_kill":
                 if victim.gate.replicator is not None:
                     victim.gate.replicator.break_connection()

@@ -32,7 +32,7 @@ class Fault:
     """Where `point` is empty: `at` so many seconds; else at the `nth` time that any worker comes to that point.
 
     Both count from the instant at which training began, or, where it is `early`, from the job's start. `acts`: how many
-    more acts the coordinator is granted; None for any number.
+    more acts the coordinator is granted; None for any number. `lasts`: seconds until it heals; None for any time.
     """
 
     kind: str
@@ -42,6 +42,7 @@ class Fault:
     nth: int = 1
     early: bool = False
     acts: int | None = None
+    lasts: float | None = None
     seen: int = 0
 
 
@@ -122,6 +123,8 @@ def _add_faults(plan: Plan, rng: random.Random) -> None:
     if rng.random() < 0.1:
         plan.faults += rng.choice((_death_while_nobody_leads, _coordinator_in_a_recovery, _verdict_unsaid))(plan, rng)
     if rng.random() < 0.1:
+        plan.faults += _cut_in_mid_job(plan, rng)
+    if rng.random() < 0.1:
         rank = rng.randrange(len(plan.job.rank_nodes))
         where = rng.choice(("build", "forward", "forward", "forward"))
         boundary = -1 if where == "build" else rng.randrange(plan.steps)
@@ -166,6 +169,15 @@ def _coordinator_in_a_recovery(_: Plan, rng: random.Random) -> list[Fault]:
     fault = Fault("coordinator", "any", point=rng.choice(IN_A_RECOVERY), nth=rng.randint(1, 4))
     again = [Fault("coordinator", "any", at=rng.random())] if rng.random() < 0.3 else []
     return [Fault("kill", "rank", at=rng.random() * 0.3), fault, *again]
+
+
+def _cut_in_mid_job(plan: Plan, rng: random.Random) -> list[Fault]:
+    """A node loses its data network for long, once the job's pace is known: ranks wait for it in a collective, others
+    for its word as their holder."""
+    plan.steps = 4
+    nth = 1 + len(plan.job.rank_nodes) * rng.choice((2, 3)) + rng.randrange(len(plan.job.rank_nodes))
+    point = rng.choice(("forward", "backward", "gradient_sync"))
+    return [Fault("cut", "self", point=point, nth=nth, lasts=rng.choice((4.0, 12.0, 40.0)))]
 
 
 def _verdict_unsaid(_: Plan, rng: random.Random) -> list[Fault]:
