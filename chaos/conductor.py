@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from chaos.errors import TargetGone
 from chaos.faults import PlannedFault
-from chaos.injectors import INJECTORS, Active, Injector
+from chaos.injectors import INJECTORS, Active, Injector, Pending
 from chaos.kinds import Scope, fault_kind
 from chaos.launch import Ended, Launch
 from chaos.record import PartDirectory
@@ -28,6 +28,8 @@ from chaos.watch import POLL_S, EventWatch
 from phoenix_core.events import Event, EventWriter
 
 QUIET_S: Final = 0.05
+PENDING_NS: Final = 2_000_000
+"""How often a fault that waits for its instant inside of its target is asked whether that has come."""
 
 Observer = Callable[[Sequence[Event]], None]
 
@@ -76,6 +78,7 @@ class Faults:
         self._writer = writer
         self._injectors = injectors
         self._active: dict[str, Active] = {}
+        self._pending: dict[str, tuple[PlannedFault, Pending]] = {}
 
     def observe(self, events: Sequence[Event]) -> None:
         """Take in new events, then apply what they trigger. Who is who is read first: of all events, not only of those
@@ -89,9 +92,11 @@ class Faults:
                 self._forget(event.worker)
 
     def tick(self, now: int) -> None:
-        """Apply what the time triggers, revert what has lasted long enough."""
+        """Apply what the time triggers, record what has happened since, revert what has lasted long enough."""
         for due in self.schedule.tick(now):
             self._apply(due)
+        for fault, pending in list(self._pending.values()):
+            self._ask(fault, pending)
         for name, active in list(self._active.items()):
             if reason := active.over or ("its time to live is over" if now >= _until(active) else ""):
                 self.revert(name, reason)
@@ -102,6 +107,8 @@ class Faults:
         times = [_until(active) for active in self._active.values()]
         if self.schedule.next_time is not None:
             times.append(self.schedule.next_time)
+        if self._pending:
+            times.append(time.monotonic_ns() + PENDING_NS)
         return min(times, default=None)
 
     def request(self, fault: PlannedFault, now: int) -> None:
@@ -137,6 +144,12 @@ class Faults:
 
     def finish(self, reason: str) -> None:
         """The end: revert everything, and say of each fault that never fired that it did not."""
+        for fault, pending in self._pending.values():
+            if (active := pending.withdraw()) is None:
+                self.miss(fault.id, fault.kind, f"{reason} before its instant came")
+            else:
+                self._record(active)
+        self._pending.clear()
         for name in list(self._active):
             self.revert(name, reason)
         for fault in self.schedule.withdraw():
@@ -149,17 +162,35 @@ class Faults:
             if due.late:
                 raise TargetGone(due.late)
             worker = self.roster.resolve(fault.target)
-            active = self._injectors[fault.kind].inject(fault, worker)
+            applied = self._injectors[fault.kind].inject(fault, worker)
         except TargetGone as error:
             self.miss(fault.id, fault.kind, str(error))
             return
+        if isinstance(applied, Pending):
+            self._pending[fault.id] = (fault, applied)
+            self._ask(fault, applied)
+        else:
+            self._record(applied)
+
+    def _ask(self, fault: PlannedFault, pending: Pending) -> None:
+        try:
+            active = pending.poll()
+        except TargetGone as error:
+            self.miss(fault.id, fault.kind, str(error))
+        else:
+            if active is None:
+                return
+            self._record(active)
+        del self._pending[fault.id]
+
+    def _record(self, active: Active) -> None:
         self._writer.emit("fault_injected", **active.injection.event_fields())  # type: ignore[arg-type]
         if active.ttl_s is not None:
-            self._active[fault.id] = active
+            self._active[active.injection.fault] = active
 
     def _forget(self, worker: str | None) -> None:
         for fault, active in list(self._active.items()):
-            if active.injection.worker == worker and fault_kind(active.injection.kind).scope is Scope.PROCESS:
+            if active.injection.worker == worker and fault_kind(active.injection.kind).scope is not Scope.NETWORK:
                 self.revert(fault, "the process has ended")
 
 

@@ -3,67 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from chaos.cluster.shapes import SHAPES
 from chaos.errors import UnknownFaultKind
-
-TARGETS: Final = ("rank", "random_rank", "spare")
-TRIGGERS: Final = ("now", "at_step", "after_s", "phase")
-
-Json = Mapping[str, object]
-
-
-class Fidelity(StrEnum):
-    """How real a fault is; always written on the receipt."""
-
-    REAL = "real"
-    EMULATED = "emulated"
-
-
-class Scope(StrEnum):
-    """What a fault is applied to. A process that is hit says no more; one whose network is hit may well do."""
-
-    PROCESS = "process"
-    NETWORK = "network"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultKind:
-    """One kind of fault as users see it. `lasting`: it goes on until reverted, at the latest after `ttl_s`."""
-
-    kind: str
-    title: str
-    description: str
-    lasting: bool
-    fidelity: Fidelity
-    params_schema: Json
-    scope: Scope = Scope.PROCESS
-    targets: tuple[str, ...] = TARGETS
-    triggers: tuple[str, ...] = TRIGGERS
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "title": self.title,
-            "description": self.description,
-            "lasting": self.lasting,
-            "fidelity": self.fidelity.value,
-            "scope": self.scope.value,
-            "params_schema": dict(self.params_schema),
-            "targets": list(self.targets),
-            "triggers": list(self.triggers),
-        }
-
-
-def _params(**properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _ttl_s(title: str) -> Json:
-    return {"type": "number", "exclusiveMinimum": 0, "maximum": 3600, "default": 60, "title": title}
+from chaos.faultkind import TARGETS, TRIGGERS, FaultKind, Fidelity, Json, Scope
+from chaos.faultkind import params as _params
+from chaos.faultkind import ttl_s as _ttl_s
+from chaos.kinds_inside import ACTS
 
 
 def _plane(default: str) -> Json:
@@ -161,7 +108,7 @@ NETWORK_RESET: Final = FaultKind(
     params_schema=_params(plane=_plane("data")),
 )
 _ALL: Final = (
-    PROCESS_KILL, PROCESS_STOP,
+    PROCESS_KILL, PROCESS_STOP, *(kind for kind, _ in ACTS),
     NETWORK_PARTITION, NETWORK_RATE, NETWORK_DELAY, NETWORK_LOSS, NETWORK_RESET,
 )  # fmt: skip
 FAULT_KINDS: Final[Mapping[str, FaultKind]] = {kind.kind: kind for kind in _ALL}
@@ -172,3 +119,6 @@ def fault_kind(kind: str) -> FaultKind:
     if kind not in FAULT_KINDS:
         raise UnknownFaultKind(f"unknown fault kind {kind!r}; there are: {', '.join(FAULT_KINDS)}", field="kind")
     return FAULT_KINDS[kind]
+
+
+__all__ = ["FAULT_KINDS", "TARGETS", "TRIGGERS", "FaultKind", "Fidelity", "Scope", "fault_kind"]

@@ -2,7 +2,7 @@
 
 spec.json       resolved scenario, trial id, seed, commit, versions      written first
 requests.jsonl  live fault requests and a cancel, appended by others     tailed by the trial
-run/, twin/     events/*.jsonl and logs/*.log of the disturbed and of the undisturbed run
+run/, twin/     events/*.jsonl and logs/*.log of the disturbed and of the undisturbed run; agents/: orders to processes
 pid             {"pid", "start_ticks"} of the trial's process            while it lives
 result.json     verdict, checks, recoveries                              written last, atomically
 """
@@ -114,6 +114,11 @@ class PartDirectory:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def agents(self) -> Path:
+        """Orders to the processes of the job, and their answers (`chaos.agent.mailbox`)."""
+        return self.path / "agents"
 
 
 class TrialDirectory:

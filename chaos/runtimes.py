@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from chaos.agent.mailbox import DIRECTORY, SHIELD
 from chaos.cluster.abilities import abilities
 from chaos.cluster.layout import NETWORK_FILE
 from chaos.errors import InvalidScenario
@@ -49,8 +50,13 @@ class Runtime(Protocol):
         """Raises Unsupported, with the reason, where this runtime cannot run such a job."""
 
 
+def with_agent(job: Job) -> tuple[str, ...]:
+    """The workload with the agent that makes faults inside of its processes, should any be ordered."""
+    return ("-m", "chaos.agent", *job.workload)
+
+
 class PhoenixRuntime:
-    """`phoenix run` as users start it."""
+    """`phoenix run` as users start it, with an agent in each worker."""
 
     name: Final = "phoenix"
 
@@ -62,16 +68,17 @@ class PhoenixRuntime:
             "--spares": cluster.spares,
             "--run-dir": job.directory.path,
         }
+        environment = {DIRECTORY: str(job.directory.agents), SHIELD: "phoenix_core"}
         if not cluster.isolated:
-            return Command(argv=self._run(flags, job))
+            return Command(argv=self._run(flags, job), environment=environment)
         file, count = job.directory.path / NETWORK_FILE, cluster.nodes + cluster.spares
         nodes = ",".join(f"n{index}" for index in range(count))
         build = (sys.executable, "-m", "chaos.cluster.build", "--nodes", nodes, "--file", str(file), "--")
-        return Command(argv=(*build, *self._run({**flags, "--hosts": file}, job)))
+        return Command(argv=(*build, *self._run({**flags, "--hosts": file}, job)), environment=environment)
 
     def _run(self, flags: Mapping[str, object], job: Job) -> tuple[str, ...]:
         shape = [str(part) for flag in flags.items() for part in flag]
-        return (sys.executable, "-m", "phoenix_core", "run", *shape, *job.workload)
+        return (sys.executable, "-m", "phoenix_core", "run", *shape, *with_agent(job))
 
 
 RUNTIMES: Final[Mapping[str, Runtime]] = {runtime.name: runtime for runtime in (PhoenixRuntime(),)}

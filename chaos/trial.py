@@ -33,6 +33,7 @@ from chaos.errors import ChaosError, TrialError
 from chaos.evidence import Evidence, PartRecord, steps_committed
 from chaos.failures import LAUNCHER_LOG, explain
 from chaos.injectors import INJECTORS, Injector
+from chaos.injectors.inside import inside_injectors
 from chaos.injectors.network import network_injectors
 from chaos.launch import GRACE_S, Launch
 from chaos.leaks import LeakReport, find_leaks, shared_memory
@@ -122,10 +123,11 @@ class _Trial:
             writer.close()
 
     def _injectors(self, stack: contextlib.ExitStack) -> Mapping[str, Injector]:
+        injectors = {**INJECTORS, **inside_injectors(self._directory.run.agents)}
         if not self._scenario.cluster.isolated:
-            return INJECTORS
+            return injectors
         hand = stack.enter_context(HandClient(self._directory.run.path / NETWORK_FILE))
-        return {**INJECTORS, **network_injectors(hand)}
+        return {**injectors, **network_injectors(hand)}
 
     def _parts(self, writer: EventWriter, faults: Faults) -> Result:
         self._enter(writer, Part.RUN)

@@ -27,7 +27,7 @@ class EventWatch:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._files: dict[str, _Growing] = {}
-        self._inotify = _inotify_on(directory)
+        self._inotify = inotify_on(directory, _MODIFY | _MOVED_TO | _CREATE)
         self._unseen = True  # what was there before the watch is read by the first call
 
     def fileno(self) -> int | None:
@@ -114,14 +114,14 @@ class _Growing:
         os.close(self._fd)
 
 
-def _inotify_on(directory: Path) -> int | None:
+def inotify_on(directory: Path, mask: int) -> int | None:
+    """A descriptor that tells of these changes in a directory; None where the kernel refuses it."""
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "inotify_init1"):
         return None
     descriptor = int(library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
     if descriptor < 0:
         return None
-    mask = _MODIFY | _MOVED_TO | _CREATE
     if int(library.inotify_add_watch(descriptor, os.fsencode(directory), mask)) < 0:
         os.close(descriptor)
         return None

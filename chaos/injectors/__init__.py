@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from chaos.injectors.base import Active, Injector, Reverted
+from chaos.injectors.base import Active, Injector, Pending, Reverted
 from chaos.injectors.process import ProcessKill, ProcessStop
 
 INJECTORS: Final[Mapping[str, Injector]] = {injector.kind.kind: injector for injector in (ProcessKill(), ProcessStop())}
 
-__all__ = ["INJECTORS", "Active", "Injector", "Reverted"]
+__all__ = ["INJECTORS", "Active", "Injector", "Pending", "Reverted"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from chaos.faults import Injection, Json, PlannedFault
 from chaos.kinds import FaultKind
@@ -59,13 +59,24 @@ class Active(Protocol):
         """Give up descriptors without touching the target."""
 
 
+@runtime_checkable
+class Pending(Protocol):
+    """A fault that its target has been told of, and that waits for its instant there (the next backward pass, say)."""
+
+    def poll(self) -> Active | None:
+        """What it became, once it has happened; None until then. Raises TargetGone, as `inject`, where it cannot."""
+
+    def withdraw(self) -> Active | None:
+        """It shall not happen any more: what it became, where it did all the same, else None. Raises nothing."""
+
+
 class Injector(Protocol):
     """All of what a kind of fault must do; the trial calls it from one thread, and never for a target not its own."""
 
     @property
     def kind(self) -> FaultKind: ...
 
-    def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
+    def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active | Pending:
         """Apply the fault to this process, and to it only.
 
         The receipt's `at` is taken immediately before the act. Raises TargetGone, having done nothing, if the

@@ -40,7 +40,7 @@ class _Signalled:
 
     def __init__(self, fault: PlannedFault, worker: WorkerInfo, number: signal.Signals, *, ttl_s: float | None) -> None:
         self.ttl_s = ttl_s
-        self._pidfd = _open_identified(worker)
+        self._pidfd = open_identified(worker)
         kind = PROCESS_KILL if number is signal.SIGKILL else PROCESS_STOP
         try:
             at = time.monotonic_ns()
@@ -70,7 +70,7 @@ class _Signalled:
             self._pidfd = -1
 
 
-def _open_identified(worker: WorkerInfo) -> int:
+def open_identified(worker: WorkerInfo) -> int:
     """A pidfd of exactly this worker's process. The order matters: once the descriptor is open, the pid that it
     stands for cannot change, so a start time that matches now is the start time of what will be signalled."""
     gone = f"{worker.worker} (pid {worker.pid}) has ended"

@@ -14,7 +14,7 @@ import pytest
 
 from chaos.errors import TargetGone
 from chaos.faults import PlannedFault
-from chaos.injectors import INJECTORS, Injector
+from chaos.injectors import INJECTORS, Active, Injector, Pending
 from chaos.procfs import process_stat, start_ticks
 from chaos.roster import WorkerInfo, WorkerState
 from tests.support import wait_until
@@ -48,6 +48,13 @@ def planned(injector: Injector) -> PlannedFault:
     return PlannedFault.from_json({"id": "f", "kind": injector.kind.kind, "target": {"rank": 3}})
 
 
+def inject(injector: Injector, fault: PlannedFault, worker: WorkerInfo) -> Active:
+    """These are applied at once: nothing in the process has to come round first."""
+    active = injector.inject(fault, worker)
+    assert not isinstance(active, Pending)
+    return active
+
+
 def state(process: subprocess.Popen[bytes]) -> str:
     stat = process_stat(process.pid)
     return stat.state if stat else "gone"
@@ -55,7 +62,7 @@ def state(process: subprocess.Popen[bytes]) -> str:
 
 def test_the_receipt_tells_who_when_and_how(injector: Injector, victim: subprocess.Popen[bytes]) -> None:
     fault, before = planned(injector), time.monotonic_ns()
-    active = injector.inject(fault, worker_of(victim))
+    active = inject(injector, fault, worker_of(victim))
     receipt = active.injection
     assert before <= receipt.at <= time.monotonic_ns()
     assert (receipt.worker, receipt.rank, receipt.node, receipt.pid) == ("w3", 3, "n3", victim.pid)
@@ -71,22 +78,22 @@ def test_a_process_that_has_ended_is_gone(injector: Injector, victim: subprocess
     victim.kill()
     wait_until(lambda: state(victim) == "Z", "the process is a zombie")
     with pytest.raises(TargetGone, match="w3"):
-        injector.inject(planned(injector), worker)
+        inject(injector, planned(injector), worker)
     victim.wait()
     with pytest.raises(TargetGone, match="w3"):
-        injector.inject(planned(injector), worker)
+        inject(injector, planned(injector), worker)
 
 
 def test_a_recycled_pid_is_never_hit(injector: Injector, victim: subprocess.Popen[bytes]) -> None:
     impostor = replace(worker_of(victim), start_ticks=1)
     with pytest.raises(TargetGone, match="another process"):
-        injector.inject(planned(injector), impostor)
+        inject(injector, planned(injector), impostor)
     assert victim.poll() is None
     assert state(victim) in "SR"
 
 
 def test_reverting_twice_and_after_the_end_is_harmless(injector: Injector, victim: subprocess.Popen[bytes]) -> None:
-    active = injector.inject(planned(injector), worker_of(victim))
+    active = inject(injector, planned(injector), worker_of(victim))
     wait_until(lambda: state(victim) in "ZTX", "the fault shows on the process")
     assert active.revert().alive == injector.kind.lasting
     victim.kill()
@@ -96,14 +103,14 @@ def test_reverting_twice_and_after_the_end_is_harmless(injector: Injector, victi
 
 def test_no_descriptor_is_left(injector: Injector, victim: subprocess.Popen[bytes]) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    active = injector.inject(planned(injector), worker_of(victim))
+    active = inject(injector, planned(injector), worker_of(victim))
     active.revert()
     assert set(os.listdir("/proc/self/fd")) <= before | {"."}
 
 
 def test_a_stopped_process_goes_on_when_reverted(victim: subprocess.Popen[bytes]) -> None:
     injector = INJECTORS["process_stop"]
-    active = injector.inject(planned(injector), worker_of(victim))
+    active = inject(injector, planned(injector), worker_of(victim))
     wait_until(lambda: state(victim) == "T", "it stands still")
     assert active.revert().alive
     wait_until(lambda: state(victim) == "S", "it goes on")
@@ -111,7 +118,7 @@ def test_a_stopped_process_goes_on_when_reverted(victim: subprocess.Popen[bytes]
 
 def test_a_stopped_process_that_was_killed_meanwhile_cannot_be_resumed(victim: subprocess.Popen[bytes]) -> None:
     injector = INJECTORS["process_stop"]
-    active = injector.inject(planned(injector), worker_of(victim))
+    active = inject(injector, planned(injector), worker_of(victim))
     victim.send_signal(signal.SIGKILL)
     wait_until(lambda: state(victim) == "Z", "it has ended")
     assert not active.revert().alive

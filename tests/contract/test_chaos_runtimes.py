@@ -95,10 +95,10 @@ def test_other_runtimes_come_from_the_operators_environment() -> None:
             with_extra(wrong)
 
 
-def test_the_phoenix_command_is_what_a_user_would_type(job: Job) -> None:
+def test_the_phoenix_command_is_what_a_user_would_type_with_an_agent_in_each_worker(job: Job) -> None:
     argv = RUNTIMES["phoenix"].command(job).argv[1:]
     shape = ("--nnodes", "2", "--nproc-per-node", "1", "--spares", "1", "--run-dir", os.fspath(job.directory.path))
-    assert argv == ("-m", "phoenix_core", "run", *shape, *job.workload)
+    assert argv == ("-m", "phoenix_core", "run", *shape, "-m", "chaos.agent", *job.workload)
 
 
 def test_on_isolated_nodes_the_same_command_runs_where_each_has_a_network(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from chaos.faults import (
     trigger_from_json,
 )
 from chaos.injectors import INJECTORS
+from chaos.injectors.inside import inside_injectors
 from chaos.kinds import FAULT_KINDS, Fidelity, Scope
 from chaos.scenario import Cluster
 from phoenix_core.events import EventWriter
@@ -129,9 +131,10 @@ def test_a_receipt_survives_the_event_file() -> None:
 
 
 def test_each_kind_has_an_injector_of_that_kind_and_says_all_that_a_form_needs() -> None:
-    assert set(INJECTORS) == {name for name, kind in FAULT_KINDS.items() if kind.scope is Scope.PROCESS}
+    injectors = {**INJECTORS, **inside_injectors(Path("agents"))}
+    assert set(injectors) == {name for name, kind in FAULT_KINDS.items() if kind.scope is not Scope.NETWORK}
     for name, kind in FAULT_KINDS.items():
-        assert name not in INJECTORS or INJECTORS[name].kind is kind
+        assert name not in injectors or injectors[name].kind is kind
         told = kind.to_json()
         assert told["title"] and told["description"] and told["targets"] and told["triggers"]
         assert kind.params_schema["additionalProperties"] is False

@@ -16,7 +16,7 @@ from phoenix_core.events import EventWriter
 @pytest.fixture(params=["inotify", "polling"])
 def watching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "polling":
-        monkeypatch.setattr(watch, "_inotify_on", lambda directory: None)
+        monkeypatch.setattr(watch, "inotify_on", lambda directory, mask: None)
     return str(request.param)
 
 

@@ -1,0 +1,116 @@
+"""What a process can be told to do. Each act answers immediately before it happens, or raises Refused."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from chaos.agent.listener import Act, Given
+from chaos.agent.native import Held, stay
+from chaos.agent.running import PLACES, Place, Refused, at_place
+
+
+def raise_error(given: Given) -> None:
+    """`error` (class), `text`, `code` (an attribute error_code, as torch's own), `place` (now, next, or a place)."""
+    error = error_of(given.order.params)
+
+    def act() -> None:
+        given.answer(error=f"{type(error).__name__}: {error}")
+        raise error
+
+    once(given, str(given.order.params.get("place", "next")), act)
+
+
+def error_of(params: Mapping[str, object]) -> Exception:
+    """The exception that the parameters describe. Raises Refused where there is no such class."""
+    name = str(params.get("error", "RuntimeError"))
+    module, _, attribute = name.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module) if module else builtins, attribute)
+        error = kind(str(params.get("text", "")))
+    except (ImportError, AttributeError, TypeError) as trouble:
+        raise Refused(f"there is no exception {name} that takes a text: {trouble}") from trouble
+    if not isinstance(error, Exception):
+        raise Refused(f"{name} is no Exception")
+    if params.get("code") is not None:
+        error.error_code = int(str(params["code"]))  # type: ignore[attr-defined]
+    return error
+
+
+def once(given: Given, place: str, act: Callable[[], None]) -> None:
+    """`act` in the main thread: at its next line (`now`), or at the first visit of a place (`next`: of any)."""
+    if place == "now":
+        given.main.strike(act, given.order.within_s, lambda: given.released)
+    else:
+        at_place(PLACES if place == "next" else (place,), act, given.order.within_s, lambda: given.released)
+
+
+def segfault(given: Given) -> None:
+    """A write to address 0."""
+    given.answer()
+    ctypes.memset(0, 0, 1)
+
+
+def abort(given: Given) -> None:
+    """As a failed assertion in C++ code ends a process."""
+    given.answer()
+    os.abort()
+
+
+def hold_gil(given: Given) -> None:
+    """`busy`: whether the holder computes, or sleeps. No other thread runs meanwhile, heartbeats included."""
+    held = Held.BUSY if given.order.params.get("busy", True) else Held.ASLEEP
+    until = given.until
+    given.answer(held=held.value)
+    given.end(held_ns=stay(until, given.page, held))
+
+
+def hang(given: Given) -> None:
+    """The main thread stays in native code; other threads run on, unless `gil` is held."""
+    held = Held.ASLEEP if given.order.params.get("gil", False) else Held.RELEASED
+
+    def act() -> None:
+        until = given.until
+        given.answer(held=held.value)
+        given.end(hung_ns=stay(until, given.page, held))
+
+    once(given, "now", act)
+
+
+def straggle(given: Given) -> None:
+    """`delay_s` more in each step, in its backward pass; with `gil` no other thread runs meanwhile."""
+    delay_ns = round(float(str(given.order.params["delay_s"])) * 1e9)
+    held = Held.ASLEEP if given.order.params.get("gil", False) else Held.RELEASED
+    until, steps, over = given.until, 0, threading.Event()
+
+    def visit() -> None:
+        nonlocal steps
+        if over.is_set() or given.released:
+            return
+        given.answer(place="backward")
+        steps += 1
+        stay(min(until, time.monotonic_ns() + delay_ns), given.page, held)
+
+    place = Place("backward", visit)
+    while time.monotonic_ns() < until and not given.released:
+        over.wait(0.01)
+    over.set()
+    place.close()
+    given.refuse("the training came to no backward pass in time")
+    given.end(steps=steps)
+
+
+ACTS: Final[dict[str, Act]] = {
+    "raise": raise_error,
+    "segfault": segfault,
+    "abort": abort,
+    "hold_gil": hold_gil,
+    "hang": hang,
+    "straggle": straggle,
+}

@@ -1,0 +1,228 @@
+"""What the agent promises, on real processes: what it says has happened did happen, and what it refuses never will."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.agent.mailbox import DIRECTORY
+from chaos.checkout import import_path
+from chaos.errors import TargetGone
+from chaos.faults import PlannedFault
+from chaos.injectors import Active, inside
+from chaos.injectors.base import Pending
+from chaos.injectors.inside import inside_injectors
+from chaos.procfs import process_stat, start_ticks
+from chaos.roster import WorkerInfo, WorkerState
+from tests.support import wait_until
+
+pytestmark = pytest.mark.process
+
+# Two threads that count: the beats of a heart, and the steps of the main thread.
+PLAIN = """
+import mmap, signal, sys, threading, time
+file = open(sys.argv[1], "r+b")
+page = mmap.mmap(file.fileno(), 16)
+def count(offset):
+    page[offset:offset + 8] = (int.from_bytes(page[offset:offset + 8], "little") + 1).to_bytes(8, "little")
+def beat():
+    while True:
+        time.sleep(0.002)
+        count(0)
+threading.Thread(target=beat, daemon=True).start()
+while True:
+    time.sleep(0.002)
+    count(8)
+"""
+TRAINING = """
+import mmap, sys, time
+import torch
+torch.set_num_threads(1)
+file = open(sys.argv[1], "r+b")
+page = mmap.mmap(file.fileno(), 16)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step = 0
+while True:
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    page[8:16] = step.to_bytes(8, "little")
+    time.sleep(0.001)
+"""
+
+
+class Victim:
+    """A process with an agent in it."""
+
+    def __init__(self, directory: Path, code: str, *, agent: bool = True) -> None:
+        self.boxes = directory / "agents"
+        script, self._counts = directory / "script.py", directory / "counts"
+        script.write_text(code)
+        self._counts.write_bytes(bytes(16))
+        prefix = ["-m", "chaos.agent"] if agent else []
+        self.process = subprocess.Popen(
+            [sys.executable, *prefix, str(script), str(self._counts)],
+            env={**os.environ, "PYTHONPATH": import_path(), DIRECTORY: str(self.boxes)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Victim:
+        try:
+            wait_until(lambda: self.steps > 2, "the script runs", deadline_s=40)
+        except AssertionError:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def beats(self) -> int:
+        return int.from_bytes(self._counts.read_bytes()[:8], "little")
+
+    @property
+    def steps(self) -> int:
+        return int.from_bytes(self._counts.read_bytes()[8:], "little")
+
+    @property
+    def worker(self) -> WorkerInfo:
+        ticks = start_ticks(self.process.pid)
+        assert ticks is not None
+        return WorkerInfo(
+            worker="w3", node="n3", pid=self.process.pid, start_ticks=ticks, state=WorkerState.ACTIVE, rank=3
+        )
+
+    def order(self, kind: str, **params: Any) -> Active | Pending:
+        fault = PlannedFault.from_json({"id": "f", "kind": kind, "target": {"rank": 3}, "params": params})
+        return inside_injectors(self.boxes)[kind].inject(fault, self.worker)
+
+    def inject(self, kind: str, **params: Any) -> Active:
+        """Order it and wait until it has happened."""
+        pending = self.order(kind, **params)
+        assert isinstance(pending, Pending)
+        active = wait_until(pending.poll, f"{kind} happens")
+        assert active is not None
+        return active
+
+    def moves(self, what: str) -> bool:
+        """Whether this count grows within a fifth of a second."""
+        before = getattr(self, what)
+        deadline = time.monotonic() + 0.2
+        while getattr(self, what) == before and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return bool(getattr(self, what) > before)
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code and what it said."""
+        said = self.process.communicate(timeout=20)[1]
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Victim]:
+    with Victim(tmp_path, PLAIN) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("kind", "number"), [("process_segfault", signal.SIGSEGV), ("process_abort", signal.SIGABRT)])
+def test_a_process_ends_by_the_signal_of_its_own_mistake(victim: Victim, kind: str, number: int) -> None:
+    before = time.monotonic_ns()
+    active = victim.inject(kind)
+    assert before <= active.injection.at <= time.monotonic_ns()
+    assert (active.injection.worker, active.injection.pid) == ("w3", victim.process.pid)
+    assert victim.end()[0] == -number
+    assert not active.revert().alive
+
+
+def test_an_exception_leaves_the_main_thread_with_its_text(victim: Victim) -> None:
+    active = victim.inject("process_exception", error="OSError", text="no such device", place="now")
+    assert active.injection.proof == {"error": "OSError: no such device"}
+    code, said = victim.end()
+    assert code == 1
+    assert said.rstrip().endswith("OSError: no such device")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_who_holds_the_gil_stops_every_thread_until_it_is_released(victim: Victim, busy: bool) -> None:
+    active = victim.inject("gil_hold", busy=busy, ttl_s=60)
+    assert not victim.moves("beats") and not victim.moves("steps")
+    assert active.over == ""
+    seen = active.revert()
+    assert seen.alive and int(str(seen.proof["held_ns"])) > 3e8
+    assert victim.moves("beats") and victim.moves("steps")
+    assert not active.revert().alive
+
+
+def test_a_held_gil_is_given_up_when_its_time_is_over(victim: Victim) -> None:
+    active = victim.inject("gil_hold", ttl_s=0.3)
+    wait_until(lambda: active.over, "it is over by itself")
+    assert victim.moves("beats") and victim.moves("steps")
+    assert active.revert().alive
+
+
+def test_a_native_hang_stops_the_main_thread_alone_and_no_signal_reaches_it(victim: Victim) -> None:
+    active = victim.inject("native_hang", ttl_s=60)
+    wait_until(lambda: not victim.moves("steps"), "the main thread hangs")
+    assert victim.moves("beats")
+    # An exception waits for a line of Python in vain, and is taken back for ever.
+    pending = victim.order("process_exception", place="now")
+    assert isinstance(pending, Pending)
+    assert pending.poll() is None and not victim.moves("steps")
+    assert pending.withdraw() is None
+    assert active.revert().alive
+    assert victim.moves("steps")
+
+
+def test_an_order_that_nobody_takes_is_withdrawn_for_ever(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inside, "LISTEN_S", 0.1)
+    victim.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: (stat := process_stat(victim.process.pid)) and stat.state == "T", "it stands still")
+    pending = victim.order("process_segfault")
+    assert isinstance(pending, Pending)
+    with pytest.raises(TargetGone, match="took no order"):
+        wait_until(pending.poll, "it is given up")
+    victim.process.send_signal(signal.SIGCONT)
+    assert victim.moves("steps") and victim.moves("beats")
+    assert victim.process.poll() is None
+
+
+def test_without_torch_there_is_no_step_to_strike_in(victim: Victim) -> None:
+    pending = victim.order("process_exception", place="backward")
+    assert isinstance(pending, Pending)
+    with pytest.raises(TargetGone, match="has not imported torch"):
+        wait_until(pending.poll, "it is refused")
+    assert victim.moves("steps")
+
+
+def test_where_no_agent_runs_the_fault_is_missed_with_the_reason(tmp_path: Path) -> None:
+    with (
+        Victim(tmp_path, PLAIN, agent=False) as victim,
+        pytest.raises(TargetGone, match="no agent runs in w3"),
+    ):
+        victim.order("process_segfault")
+
+
+def test_a_training_straggles_until_it_is_released_and_fails_at_the_place_that_was_named(tmp_path: Path) -> None:
+    with Victim(tmp_path, TRAINING) as victim:
+        slow = victim.inject("straggle", delay_s=30, ttl_s=60)
+        assert not victim.moves("steps")
+        seen = slow.revert()
+        assert seen.alive and seen.proof == {"steps": 1}
+        assert victim.moves("steps")
+        victim.inject("process_exception", text="CUDA error: unspecified launch failure", place="backward")
+        code, said = victim.end()
+    assert code == 1
+    assert "sum().backward()" in said and said.rstrip().endswith("CUDA error: unspecified launch failure")
