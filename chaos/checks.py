@@ -9,6 +9,7 @@ from chaos.evidence import Evidence, steps_committed
 from chaos.kinds import FAULT_KINDS, Scope
 from chaos.recoveries import FaultOutcome, phase_hit
 from chaos.twin import final_digests, twin
+from chaos.underway import Underway
 from chaos.verdict import CheckResult, Verdict, count, failed, passed, unknown
 from phoenix_core.events import Event
 from phoenix_core.timeline import Phase, Recovery, recoveries
@@ -63,7 +64,12 @@ def fired(evidence: Evidence) -> CheckResult:
 def _other_phase(receipt: Event, events: Sequence[Event]) -> str:
     """What the fault hit in place of the phase it was meant for: on a busy machine a short one can be over too soon."""
     trigger, hit = receipt.data.get("trigger"), phase_hit(receipt, events)
-    if hit is None or not isinstance(trigger, Mapping) or "phase" not in trigger:
+    if not isinstance(trigger, Mapping) or trigger.get("offset_s"):
+        return ""  # whoever asks for a moment after a phase began means that moment, whatever it is in
+    if (meant := trigger.get("recovery_phase")) is not None:
+        was = Underway(event for event in events if event.at < receipt.at).current
+        return "" if was == meant else f"{receipt.data.get('fault')} was meant for {meant}, but came in {was}: too late"
+    if hit is None or "phase" not in trigger:
         return ""
     if hit["phase"] == trigger["phase"] and trigger.get("step") in (None, hit["step"]):
         return ""

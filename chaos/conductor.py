@@ -19,11 +19,22 @@ from chaos.faults import PlannedFault
 from chaos.injectors import INJECTORS, Active, Injector, Pending
 from chaos.kinds import Scope, fault_kind
 from chaos.launch import Ended, Launch
+from chaos.procfs import descends
 from chaos.record import PartDirectory
-from chaos.requests import CancelRequest, FaultRequest, RefusedRequest, Request, RequestTail, RevertRequest
+from chaos.requests import (
+    CancelRequest,
+    FaultRequest,
+    HaltRequest,
+    RefusedRequest,
+    ReleaseRequest,
+    Request,
+    RequestTail,
+    RevertRequest,
+)
 from chaos.roster import Roster
 from chaos.scenario import Scenario
 from chaos.schedule import NANOSECONDS, Due, Schedule
+from chaos.triggers import AfterSeconds
 from chaos.watch import POLL_S, EventWatch
 from phoenix_core.events import Event, EventWriter
 
@@ -65,15 +76,18 @@ class Faults:
     """What is planned, what was applied, what is still active; every change is an event of the injector's file.
 
     `asked` is every fault that was asked for, in time or not. `over`: nothing can be hit any more, and what is asked
-    for from then on is missed; `late` holds the events that say so.
+    for from then on is missed; `late` holds the events that say so. `halted`: why nothing is injected until a release;
+    what comes due meanwhile is missed. `keeper`: the process whose descendants alone may be hit.
     """
 
     def __init__(self, scenario: Scenario, writer: EventWriter, injectors: Mapping[str, Injector] = INJECTORS) -> None:
         cluster = scenario.cluster
         self.roster = Roster()
-        self.schedule = Schedule(scenario.faults, seed=scenario.seed, world_size=cluster.world_size)
-        self.asked: list[PlannedFault] = list(scenario.faults)
+        self.schedule = Schedule(scenario.planned, seed=scenario.seed, world_size=cluster.world_size)
+        self.asked: list[PlannedFault] = list(scenario.planned)
         self.over = False
+        self.halted = ""
+        self.keeper: int | None = None
         self.late: list[Event] = []
         self._writer = writer
         self._injectors = injectors
@@ -122,6 +136,18 @@ class Faults:
         for due in self.schedule.add(fault, now=now):
             self._apply(due)
 
+    def halt(self, reason: str) -> None:
+        """Take everything back, and inject nothing more until `release`."""
+        self.halted = f"halted: {reason}"
+        self._take_back(self.halted)
+
+    def release(self) -> None:
+        self.halted = ""
+
+    def note(self, request: Request) -> None:
+        """The audit line of a request, whatever comes of it."""
+        self._writer.emit("request_taken", **request.audit)
+
     def miss(self, fault: str, kind: str, reason: str) -> Event:
         return self._writer.emit("fault_missed", fault=fault, kind=kind, reason=reason)
 
@@ -144,6 +170,16 @@ class Faults:
 
     def finish(self, reason: str) -> None:
         """The end: revert everything, and say of each fault that never fired that it did not."""
+        self._take_back(reason)
+        for fault in self.schedule.withdraw():
+            if isinstance(fault.trigger, AfterSeconds) and fault.trigger.if_running:
+                self.asked = [one for one in self.asked if one.id != fault.id]
+            else:
+                self.miss(fault.id, fault.kind, f"{reason} before its trigger came")
+        self.over = True
+
+    def _take_back(self, reason: str) -> None:
+        """Whatever was applied, and whatever waits for its instant inside of its target."""
         for fault, pending in self._pending.values():
             if (active := pending.withdraw()) is None:
                 self.miss(fault.id, fault.kind, f"{reason} before its instant came")
@@ -152,16 +188,15 @@ class Faults:
         self._pending.clear()
         for name in list(self._active):
             self.revert(name, reason)
-        for fault in self.schedule.withdraw():
-            self.miss(fault.id, fault.kind, f"{reason} before its trigger came")
-        self.over = True
 
     def _apply(self, due: Due) -> None:
         fault = due.fault
         try:
-            if due.late:
-                raise TargetGone(due.late)
+            if due.late or self.halted:
+                raise TargetGone(due.late or self.halted)
             worker = self.roster.resolve(fault.target)
+            if self.keeper is not None and not descends(worker.pid, self.keeper):
+                raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended, or is not of this trial")
             applied = self._injectors[fault.kind].inject(fault, worker)
         except TargetGone as error:
             self.miss(fault.id, fault.kind, str(error))
@@ -184,6 +219,8 @@ class Faults:
         del self._pending[fault.id]
 
     def _record(self, active: Active) -> None:
+        kind = active.injection.kind
+        assert active.ttl_s is not None or not fault_kind(kind).lasting, f"{kind} would last for ever"
         self._writer.emit("fault_injected", **active.injection.event_fields())  # type: ignore[arg-type]
         if active.ttl_s is not None:
             self._active[active.injection.fault] = active
@@ -212,6 +249,7 @@ class Conductor:
         self._watch = EventWatch(directory.events)
         self._requests = requests
         self._faults = faults
+        self._faults.keeper = launch.keeper
         self._deadline = time.monotonic_ns() + round(timeout_s * NANOSECONDS)
         self._timeout_s = timeout_s
         self._stop = stop
@@ -221,6 +259,7 @@ class Conductor:
     def run(self) -> PartEnd:
         """Until the launch has ended, by itself or because it had to."""
         try:
+            self._serve_requests()  # a halt that stands there already comes before the first fault
             while (ended := self._launch.poll()) is None:
                 self._wait()
                 self._read()
@@ -267,7 +306,12 @@ class Conductor:
             self._serve(request)
 
     def _serve(self, request: Request) -> None:
-        if isinstance(request, CancelRequest):
+        self._faults.note(request)
+        if isinstance(request, HaltRequest):
+            self._faults.halt(request.reason)
+        elif isinstance(request, ReleaseRequest):
+            self._faults.release()
+        elif isinstance(request, CancelRequest):
             self._end(Outcome.CANCELLED, f"cancelled: {request.reason}")
         elif isinstance(request, RefusedRequest):
             self._faults.miss(request.fault, request.kind, request.reason)

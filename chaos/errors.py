@@ -36,8 +36,8 @@ class TargetGone(ChaosError):
     """The process that a fault was meant for has ended, or was never there: the fault is missed."""
 
 
-class Unsupported(ChaosError):
-    """This machine cannot do what the scenario asks; refused before the trial starts."""
+class Unsupported(InvalidScenario):
+    """Nothing is wrong with the scenario, but this machine cannot do what it asks; refused before the trial starts."""
 
 
 class TrialError(ChaosError):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 TARGETS: Final = ("rank", "random_rank", "spare")
-TRIGGERS: Final = ("now", "at_step", "after_s", "phase")
+TRIGGERS: Final = ("now", "at_step", "after_s", "phase", "recovery_phase", "poisson", "trace")
 
 Json = Mapping[str, object]
 

@@ -1,7 +1,6 @@
-"""What goes wrong, for whom, when: pure values with their JSON forms.
+"""What goes wrong, and for whom: pure values with their JSON forms; when is in `triggers`.
 
     Target   {"rank": 2} | {"random_rank": true} | {"spare": true}
-    Trigger  {"now": true} | {"at_step": 20} | {"after_s": 5.0} | {"phase": "backward", "step": 20, "occurrence": 1}
 
 A `PlannedFault` joins a kind with both; an `Injection` is the receipt of one that was applied.
 """
@@ -10,18 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from chaos.cluster.shapes import LEAST_NODES
 from chaos.errors import InvalidFault
-from chaos.kinds import TARGETS, TRIGGERS, FaultKind, Fidelity, Scope, fault_kind
+from chaos.kinds import TARGETS, FaultKind, Fidelity, Scope, fault_kind
 from chaos.schema import violations, with_defaults
+from chaos.triggers import OnPhase, Trigger, trigger_from_json
 from phoenix_core.events import Event
-
-TRAINING_PHASES: Final = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send")
-
-# Longer than any run; it also refuses infinity and NaN, which YAML and Python's JSON can both carry.
-MOST_SECONDS: Final = 10_000_000
 
 Json = Mapping[str, object]
 
@@ -56,52 +50,6 @@ class Spare:
 
 
 Target = Rank | RandomRank | Spare
-
-# --- when ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Now:
-    """As soon as there is a world to hit."""
-
-    def to_json(self) -> dict[str, object]:
-        return {"now": True}
-
-
-@dataclass(frozen=True, kw_only=True)
-class AtStep:
-    """When the target's rank begins this step for the first time (for a spare: when any rank does)."""
-
-    at_step: int
-
-    def to_json(self) -> dict[str, object]:
-        return {"at_step": self.at_step}
-
-
-@dataclass(frozen=True, kw_only=True)
-class AfterSeconds:
-    """Seconds after the first step began; for a live request, after the trial accepted it."""
-
-    after_s: float
-
-    def to_json(self) -> dict[str, object]:
-        return {"after_s": self.after_s}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnPhase:
-    """When the target's rank enters a training phase for the `occurrence`-th time (of `step`, if given)."""
-
-    phase: str
-    step: int | None = None
-    occurrence: int = 1
-
-    def to_json(self) -> dict[str, object]:
-        step: dict[str, object] = {} if self.step is None else {"step": self.step}
-        return {"phase": self.phase, **step, "occurrence": self.occurrence}
-
-
-Trigger = Now | AtStep | AfterSeconds | OnPhase
 
 # --- both ------------------------------------------------------------------------------------------------------------
 
@@ -237,35 +185,6 @@ def target_from_json(data: object) -> Target:
     return RandomRank() if name == "random_rank" else Spare()
 
 
-def trigger_from_json(data: object) -> Trigger:
-    """Raises InvalidFault."""
-    if isinstance(data, Mapping) and "phase" in data:
-        return _phase_trigger(data)
-    fields = _one_of(data, TRIGGERS, "trigger", "one of now, at_step, after_s, phase")
-    if "at_step" in fields:
-        return AtStep(at_step=_whole(fields["at_step"], "trigger.at_step"))
-    if "after_s" in fields:
-        return AfterSeconds(after_s=_seconds(fields["after_s"], "trigger.after_s"))
-    _true(fields["now"], "trigger.now")
-    return Now()
-
-
-def _phase_trigger(data: Json) -> OnPhase:
-    unknown = sorted(set(data) - {"phase", "step", "occurrence"})
-    if unknown:
-        raise InvalidFault(f"a phase trigger has no {unknown[0]!r}", field=f"trigger.{unknown[0]}")
-    phase = data["phase"]
-    if phase not in TRAINING_PHASES:
-        raise InvalidFault(f"unknown phase {phase!r}; there are: {', '.join(TRAINING_PHASES)}", field="trigger.phase")
-    occurrence = _whole(data.get("occurrence", 1), "trigger.occurrence", least=1)
-    step = data.get("step")
-    return OnPhase(
-        phase=str(phase),
-        step=None if step is None else _whole(step, "trigger.step"),
-        occurrence=occurrence,
-    )
-
-
 def _one_of(data: object, names: tuple[str, ...], where: str, expected: str) -> Json:
     if not isinstance(data, Mapping) or len(data) != 1 or next(iter(data)) not in names:
         raise InvalidFault(f"must be {expected}, not {data!r}", field=where)
@@ -300,9 +219,3 @@ def _whole(value: object, where: str, *, least: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidFault(f"must be a whole number of at least {least}, not {value!r}", field=where)
     return value
-
-
-def _seconds(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
-        raise InvalidFault(f"must be a number of seconds from 0 to {MOST_SECONDS}, not {value!r}", field=where)
-    return float(value)

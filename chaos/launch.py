@@ -56,6 +56,11 @@ class Launch:
         assert self._warden.stdout is not None
         os.set_blocking(self._warden.stdout.fileno(), False)
 
+    @property
+    def keeper(self) -> int:
+        """The warden: what this launch started descends from it, also what has lost its parent."""
+        return self._warden.pid
+
     def fileno(self) -> int:
         """Readable when `poll` has news."""
         assert self._warden.stdout is not None

@@ -55,6 +55,18 @@ def all_processes() -> list[ProcessStat]:
     return [stat for stat in map(process_stat, pids) if stat is not None]
 
 
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a living process was started by another, at whatever remove."""
+    stat = process_stat(pid)
+    if stat is None or stat.ended:
+        return False
+    while stat is not None and stat.parent > 1:
+        if stat.parent == ancestor:
+            return True
+        stat = process_stat(stat.parent)
+    return False
+
+
 def has_environment(pid: int, entry: str) -> bool:
     """Whether the process was started with `NAME=value` in its environment (False where it may not be read)."""
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.errors import InvalidFault
+from chaos.expansion import single
 from chaos.faults import PlannedFault
 
 
@@ -18,6 +19,10 @@ class FaultRequest:
 
     fault: PlannedFault
 
+    @property
+    def audit(self) -> dict[str, object]:
+        return {"request": "fault", "fault": self.fault.id, "kind": self.fault.kind, "reason": self.fault.reason}
+
 
 @dataclass(frozen=True, kw_only=True)
 class CancelRequest:
@@ -25,12 +30,43 @@ class CancelRequest:
 
     reason: str
 
+    @property
+    def audit(self) -> dict[str, object]:
+        return {"request": "cancel", "reason": self.reason}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RevertRequest:
     """{"revert": id, "reason"}: take a lasting fault back before its time."""
 
     fault: str
+    reason: str = ""
+
+    @property
+    def audit(self) -> dict[str, object]:
+        return {"request": "revert", "fault": self.fault, "reason": self.reason}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HaltRequest:
+    """{"halt": true, "reason"}: take every fault back, and inject none until a release."""
+
+    reason: str
+
+    @property
+    def audit(self) -> dict[str, object]:
+        return {"request": "halt", "reason": self.reason}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseRequest:
+    """{"release": true, "reason"}: faults may be injected again."""
+
+    reason: str
+
+    @property
+    def audit(self) -> dict[str, object]:
+        return {"request": "release", "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +77,12 @@ class RefusedRequest:
     kind: str
     reason: str
 
+    @property
+    def audit(self) -> dict[str, object]:
+        return {"request": "refused", "fault": self.fault, "kind": self.kind, "reason": self.reason}
 
-Request = FaultRequest | CancelRequest | RevertRequest | RefusedRequest
+
+Request = FaultRequest | CancelRequest | RevertRequest | HaltRequest | ReleaseRequest | RefusedRequest
 
 
 class RequestTail:
@@ -74,12 +114,14 @@ def parse_request(line: bytes) -> Request:
         return RefusedRequest(fault="", kind="", reason=f"not JSON: {line[:80]!r}")
     if not isinstance(data, Mapping):
         return RefusedRequest(fault="", kind="", reason=f"not a JSON object: {line[:80]!r}")
-    if data.get("cancel") is True:
-        return CancelRequest(reason=str(data.get("reason") or "no reason given"))
+    reason = str(data.get("reason") or "no reason given")
+    for word, form in (("cancel", CancelRequest), ("halt", HaltRequest), ("release", ReleaseRequest)):
+        if data.get(word) is True:
+            return form(reason=reason)
     if isinstance(data.get("revert"), str):
-        return RevertRequest(fault=str(data["revert"]))
+        return RevertRequest(fault=str(data["revert"]), reason=reason)
     try:
-        return FaultRequest(fault=PlannedFault.from_json(data))
+        return FaultRequest(fault=single(PlannedFault.from_json(data)))
     except InvalidFault as error:
         identity = str(data.get("fault") or data.get("id") or "")
         return RefusedRequest(fault=identity, kind=str(data.get("kind") or ""), reason=str(error))

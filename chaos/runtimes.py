@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from chaos.agent.mailbox import DIRECTORY, SHIELD
 from chaos.cluster.abilities import abilities
 from chaos.cluster.layout import NETWORK_FILE
-from chaos.errors import InvalidScenario
+from chaos.errors import InvalidScenario, Unsupported
 from chaos.files import check_files
 from chaos.record import PartDirectory
 from chaos.scenario import Cluster, Scenario
@@ -94,16 +94,18 @@ def find_runtime(name: str, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runti
 def runtime_for(scenario: Scenario, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runtime:
     """The runtime of a scenario that can be run here.
 
-    Raises InvalidScenario for a runtime that nobody knows, for a data file that cannot be trained on, and for isolated
-    nodes where this machine refuses them, so that such a scenario is refused before anything is started.
+    Raises InvalidScenario for a runtime that nobody knows and for a data file that cannot be trained on, and
+    Unsupported for what this machine refuses, so that such a scenario is refused before anything is started.
     """
     runtime = find_runtime(scenario.runtime, runtimes)
     check_files(scenario.job, scenario.options)
     if scenario.cluster.isolated and (trouble := abilities().isolation):
-        raise InvalidScenario(trouble, field="cluster.isolation")
-    for index, fault in enumerate(scenario.faults if scenario.cluster.isolated else ()):
-        if trouble := abilities().trouble(fault.kind):
-            raise InvalidScenario(trouble, field=f"faults[{index}].kind")
+        raise Unsupported(trouble, field="cluster.isolation")
+    places = [(fault.kind, f"faults[{index}].kind") for index, fault in enumerate(scenario.faults)]
+    places += [(fault.kind, "campaign") for fault in scenario.drawn]
+    for kind, place in places if scenario.cluster.isolated else ():
+        if trouble := abilities().trouble(kind):
+            raise Unsupported(trouble, field=place)
     return runtime
 
 

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from chaos.errors import InvalidFault, InvalidScenario
-from chaos.faults import MOST_SECONDS, TRAINING_PHASES, PlannedFault
+from chaos.expansion import Campaign, campaign_schema, expand
+from chaos.faults import PlannedFault
 from chaos.kinds import FAULT_KINDS
 from chaos.located import MOST_CHARACTERS, Located, parse_located
 from chaos.schema import violations
+from chaos.traces import read_traces
+from chaos.triggers import MOST_SECONDS, trigger_forms
 from chaos.workloads import WORKLOADS, Workload, workload
 
 ISOLATIONS: Final = ("none", "namespaces")
@@ -67,18 +70,23 @@ class Scenario:
     cluster: Cluster = field(default_factory=Cluster)
     seed: int = 0
     faults: tuple[PlannedFault, ...] = ()
+    campaign: Campaign | None = None
     checks: tuple[str, ...] = CHECKS
     timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         """Relations between fields, which the schema cannot say. Raises InvalidScenario."""
         workload(self.workload).check(self.options)
-        ids = [fault.id for fault in self.faults]
+        taken: set[str] = set()
         for index, fault in enumerate(self.faults):
             where = f"faults[{index}]"
-            if fault.id in ids[:index]:
-                raise InvalidScenario(f"the id {fault.id!r} is taken by an earlier fault", field=f"{where}.id")
+            ids = {one.id for one in expand(fault, self.seed)}
+            if both := sorted(taken & ids):
+                raise InvalidScenario(f"the id {both[0]!r} is taken by an earlier fault", field=f"{where}.id")
+            taken |= ids
             self._check_fault(fault, where)
+        if both := sorted(taken & {fault.id for fault in self.drawn}):
+            raise InvalidScenario(f"a fault has the id {both[0]!r}, which the campaign gives", field="campaign")
 
     def _check_fault(self, fault: PlannedFault, where: str) -> None:
         try:
@@ -97,6 +105,16 @@ class Scenario:
     def job(self) -> Workload:
         return workload(self.workload)
 
+    @property
+    def planned(self) -> tuple[PlannedFault, ...]:
+        """Every single fault: those that stand for many, and the campaign, written out."""
+        return (*(one for fault in self.faults for one in expand(fault, self.seed)), *self.drawn)
+
+    @property
+    def drawn(self) -> tuple[PlannedFault, ...]:
+        """The faults of the campaign."""
+        return () if self.campaign is None else self.campaign.expand(self.seed, isolated=self.cluster.isolated)
+
     def to_json(self) -> dict[str, object]:
         return {
             "name": self.name,
@@ -109,6 +127,7 @@ class Scenario:
             "cluster": self.cluster.to_json(),
             "seed": self.seed,
             "faults": [fault.to_json() for fault in self.faults],
+            **({} if self.campaign is None else {"campaign": self.campaign.to_json()}),
             "checks": list(self.checks),
             "timeout_s": self.timeout_s,
         }
@@ -124,6 +143,7 @@ class Scenario:
                 **data,
                 "cluster": Cluster(**data.get("cluster", {})),
                 "faults": tuple(_fault(fault, index) for index, fault in enumerate(data.get("faults", []))),
+                "campaign": _campaign(data.get("campaign")),
                 "checks": tuple(data.get("checks", CHECKS)),
             }
         )
@@ -137,13 +157,18 @@ def load_scenario(path: Path) -> Scenario:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
         raise InvalidScenario(f"cannot read the scenario: {reason}", source=str(path)) from error
-    return parse_scenario(text, source=str(path))
+    return parse_scenario(text, source=str(path), directory=path.parent)
 
 
-def parse_scenario(text: str, *, source: str = "scenario") -> Scenario:
-    """As `load_scenario`, from a text; `source` is how messages name it."""
+def parse_scenario(text: str, *, source: str = "scenario", directory: Path | None = None) -> Scenario:
+    """As `load_scenario`, from a text; `source` is how messages name it.
+
+    `directory`: where files lie that the text names; a text that came from elsewhere cannot name any.
+    """
     document: Located = parse_located(text, source=source)
     try:
+        if directory is not None:
+            read_traces(document.value, directory)
         return Scenario.from_json(document.value)
     except InvalidScenario as error:
         line = document.line_of(error.field)
@@ -179,6 +204,7 @@ def scenario_schema() -> dict[str, object]:
             },
             "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0},
             "faults": {"type": "array", "items": fault_schema()},
+            "campaign": campaign_schema(),
             "checks": {"type": "array", "uniqueItems": True, "items": {"enum": list(CHECKS)}},
             "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_SECONDS, "default": 300.0},
         },
@@ -194,11 +220,6 @@ def fault_schema() -> dict[str, object]:
         return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
 
     targets = [only("rank", whole), only("random_rank", {"const": True}), only("spare", {"const": True})]
-    phase = only(
-        "phase", {"enum": list(TRAINING_PHASES)}, step=whole, occurrence={"type": "integer", "minimum": 1, "default": 1}
-    )
-    seconds = {"type": "number", "minimum": 0, "maximum": MOST_SECONDS}
-    triggers = [only("now", {"const": True}), only("at_step", whole), only("after_s", seconds), phase]
     return {
         "type": "object",
         "required": ["kind", "target"],
@@ -206,7 +227,7 @@ def fault_schema() -> dict[str, object]:
             "id": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
             "kind": {"enum": list(FAULT_KINDS)},
             "target": {"oneOf": targets},
-            "trigger": {"oneOf": triggers, "default": {"now": True}},
+            "trigger": {"oneOf": trigger_forms(), "default": {"now": True}},
             "params": {"type": "object"},
             "reason": {"type": "string"},
         },
@@ -224,3 +245,10 @@ def _fault(data: Mapping[str, object], index: int) -> PlannedFault:
         return PlannedFault.from_json(data, id=f"fault-{index + 1}")
     except InvalidFault as error:
         raise InvalidScenario(error.reason, field=f"faults[{index}].{error.field}") from error
+
+
+def _campaign(data: Mapping[str, object] | None) -> Campaign | None:
+    try:
+        return None if data is None else Campaign.from_json(data)
+    except InvalidFault as error:
+        raise InvalidScenario(error.reason, field=f"campaign.{error.field.rpartition('.')[2]}") from error

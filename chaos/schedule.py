@@ -1,7 +1,8 @@
 """Which planned faults are due, given the events so far and the time. Pure: no clock, no file, no process.
 
-A fault fires at most once, so a rollback that begins a step again does not fire it again. A step or phase that had
-begun before a live request was accepted has gone by: that fault is missed, and says so, rather than late.
+A fault fires once, so a rollback that begins a step again does not fire it again, unless its trigger has a `repeat`:
+then each further time has an id of its own (`kill.2`). A step or phase that had begun before a live request was
+accepted has gone by: that fault is missed, and says so, rather than late.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
-from chaos.faults import AfterSeconds, AtStep, Now, OnPhase, PlannedFault, RandomRank, Rank
+from chaos.faults import PlannedFault, RandomRank, Rank
+from chaos.triggers import AfterSeconds, AtStep, Now, OnPhase, OnRecovery, Poisson, Trace
+from chaos.underway import Underway
 from phoenix_core.events import Event
 
 NANOSECONDS = 1_000_000_000
@@ -26,15 +29,37 @@ class Due:
 
 @dataclass
 class _Waiting:
-    """A fault that has not fired: `live` since a request at this time; None: planned from the start."""
+    """A fault that may still fire: `live` since a request at this time; None: planned from the start.
+
+    `fired`: how often it has; `life`: the generation of the target (or its worker, where the runtime knows no
+    generations) that it fired in, which does not begin a step twice.
+    """
 
     fault: PlannedFault
     live: int | None
     entries: int = 0
+    fired: int = 0
+    life: object = None
 
     def concerns(self, event: Event) -> bool:
         target = self.fault.target
         return not isinstance(target, Rank) or event.rank == target.rank
+
+    def may_begin(self, event: Event) -> bool:
+        """Whether the step that this event is of may be begun for the first time since the fault fired."""
+        return self.fired == 0 or _life(event) != self.life
+
+    def fire(self, event: Event | None) -> PlannedFault:
+        self.fired, self.entries, self.life = self.fired + 1, 0, None if event is None else _life(event)
+        return self.fault if self.fired == 1 else replace(self.fault, id=f"{self.fault.id}.{self.fired}")
+
+    @property
+    def is_spent(self) -> bool:
+        return self.fired >= getattr(self.fault.trigger, "repeat", 1)
+
+
+def _life(event: Event) -> object:
+    return event.worker if event.generation is None else event.generation
 
 
 class Schedule:
@@ -48,6 +73,8 @@ class Schedule:
         self._seed = seed
         self._world_size = world_size
         self._waiting: dict[str, _Waiting] = {}
+        self._armed: list[tuple[int, PlannedFault]] = []
+        self._underway = Underway()
         self._known: set[str] = set()
         self._begun: dict[int | None, int] = {}
         self._has_world = False
@@ -57,8 +84,9 @@ class Schedule:
 
     @property
     def pending(self) -> tuple[PlannedFault, ...]:
-        """What has not fired yet, in the order it was planned."""
-        return tuple(waiting.fault for waiting in self._waiting.values())
+        """What has not fired yet, in the order it was planned; what only waits for its offset comes last."""
+        unfired = [waiting.fault for waiting in self._waiting.values() if not waiting.fired]
+        return (*unfired, *(fault for _, fault in self._armed))
 
     @property
     def needs_events(self) -> bool:
@@ -71,6 +99,7 @@ class Schedule:
         """Plan nothing more: what had not fired, which now never will."""
         pending = self.pending
         self._waiting.clear()
+        self._armed.clear()
         return pending
 
     def knows(self, fault_id: str) -> bool:
@@ -80,12 +109,14 @@ class Schedule:
     def add(self, fault: PlannedFault, *, now: int | None = None) -> list[Due]:
         """Plan a fault; `now` (monotonic ns) marks a live request. It may be due, or too late, at once."""
         assert not self.knows(fault.id), f"fault {fault.id} is planned twice"
+        assert not isinstance(fault.trigger, Poisson | Trace), f"fault {fault.id} stands for many: expand it first"
         self._known.add(fault.id)
         drawn = replace(fault, target=self._draw(fault.id)) if isinstance(fault.target, RandomRank) else fault
         waiting = _Waiting(fault=drawn, live=now)
         self._waiting[fault.id] = waiting
         if reason := self._gone_by(waiting):
-            return [self._fire(waiting, late=reason)]
+            del self._waiting[fault.id]
+            return [Due(fault=drawn, late=reason)]
         return self.tick(now) if now is not None else []
 
     def tick(self, now: int) -> list[Due]:
@@ -97,7 +128,9 @@ class Schedule:
                 return self._has_world
             return isinstance(trigger, AfterSeconds) and (start := self._starts(waiting)) is not None and now >= start
 
-        return self._fire_all(due)
+        arrived = [fault for at, fault in self._armed if now >= at]
+        self._armed = [(at, fault) for at, fault in self._armed if now < at]
+        return self._fire_all(due) + [Due(fault=fault) for fault in arrived]
 
     @property
     def next_time(self) -> int | None:
@@ -107,32 +140,42 @@ class Schedule:
             for waiting in self._waiting.values()
             if isinstance(waiting.fault.trigger, AfterSeconds) and (start := self._starts(waiting)) is not None
         ]
-        return min(times, default=None)
+        return min([*times, *(at for at, _ in self._armed)], default=None)
 
     def observe(self, event: Event) -> list[Due]:
         """What this event triggers."""
+        due = [one for phase in self._underway.observe(event) for one in self._recovers(event, phase)]
         if event.kind == "world_formed":
             self._has_world = True
-            return self._fire_all(lambda waiting: isinstance(waiting.fault.trigger, Now))
+            return due + self._fire_all(lambda waiting: isinstance(waiting.fault.trigger, Now))
         if event.kind == "phase_entered" and event.step is not None:
             return self._entered(event, event.step)
         if event.kind == "step_committed" and event.step is not None:
             # A runtime that reports no phases still tells where steps begin: at the end of the one before.
             return self._began(event, event.step + 1)
-        return []
+        return due
+
+    def _recovers(self, event: Event, phase: str) -> list[Due]:
+        due: list[Due] = []
+        for waiting in list(self._waiting.values()):
+            trigger = waiting.fault.trigger
+            if isinstance(trigger, OnRecovery) and trigger.recovery_phase == phase and not _is_before(event, waiting):
+                waiting.entries += 1
+                if waiting.entries >= trigger.occurrence:
+                    due += self._fire(waiting, event, offset_s=trigger.offset_s)
+        return due
 
     def _entered(self, event: Event, step: int) -> list[Due]:
         due = self._began(event, step)
         for waiting in list(self._waiting.values()):
             trigger = waiting.fault.trigger
-            if not isinstance(trigger, OnPhase) or not waiting.concerns(event):
+            if not isinstance(trigger, OnPhase) or not waiting.concerns(event) or _is_before(event, waiting):
                 continue
-            if waiting.live is not None and event.at < waiting.live:
-                continue  # read after the request came, but it happened before
-            if event.data.get("phase") == trigger.phase and trigger.step in (None, step):
+            begun = trigger.step is None or (trigger.step == step and waiting.may_begin(event))
+            if event.data.get("phase") == trigger.phase and begun:
                 waiting.entries += 1
                 if waiting.entries >= trigger.occurrence:
-                    due.append(self._fire(waiting))
+                    due += self._fire(waiting, event, offset_s=trigger.offset_s)
         return due
 
     def _began(self, event: Event, step: int) -> list[Due]:
@@ -143,9 +186,12 @@ class Schedule:
 
         def due(waiting: _Waiting) -> bool:
             trigger = waiting.fault.trigger
-            return isinstance(trigger, AtStep) and waiting.concerns(event) and step >= trigger.at_step
+            if not isinstance(trigger, AtStep) or not waiting.concerns(event):
+                return False
+            # Again only where it begins again: a rollback may well resume after this step.
+            return step == trigger.at_step and waiting.may_begin(event) if waiting.fired else step >= trigger.at_step
 
-        return self._fire_all(due)
+        return self._fire_all(due, event)
 
     def _gone_by(self, waiting: _Waiting) -> str:
         trigger, target = waiting.fault.trigger, waiting.fault.target
@@ -165,9 +211,19 @@ class Schedule:
     def _draw(self, fault_id: str) -> Rank:
         return Rank(rank=Random(f"{self._seed}/{fault_id}").randrange(self._world_size))
 
-    def _fire_all(self, due: Callable[[_Waiting], bool]) -> list[Due]:
-        return [self._fire(waiting) for waiting in list(self._waiting.values()) if due(waiting)]
+    def _fire_all(self, due: Callable[[_Waiting], bool], event: Event | None = None) -> list[Due]:
+        return [one for waiting in list(self._waiting.values()) if due(waiting) for one in self._fire(waiting, event)]
 
-    def _fire(self, waiting: _Waiting, *, late: str = "") -> Due:
-        del self._waiting[waiting.fault.id]
-        return Due(fault=waiting.fault, late=late)
+    def _fire(self, waiting: _Waiting, event: Event | None, *, offset_s: float = 0.0) -> list[Due]:
+        fault = waiting.fire(event)
+        if waiting.is_spent:
+            del self._waiting[waiting.fault.id]
+        if event is not None and offset_s > 0:
+            self._armed.append((event.at + round(offset_s * NANOSECONDS), fault))
+            return []
+        return [Due(fault=fault)]
+
+
+def _is_before(event: Event, waiting: _Waiting) -> bool:
+    """Read after a live request came, but it happened before."""
+    return waiting.live is not None and event.at < waiting.live

@@ -148,6 +148,7 @@ class _Trial:
         """Answer what was requested since the last launch ended; whether that were faults."""
         before = len(faults.late)
         for request in self._requests.read():
+            faults.note(request)
             if isinstance(request, FaultRequest):
                 faults.request(request.fault, time.monotonic_ns())
         return len(faults.late) > before

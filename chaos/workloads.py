@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaos.errors import InvalidScenario
-from chaos.faults import TRAINING_PHASES
 from chaos.schema import violations
+from chaos.triggers import TRAINING_PHASES
 
 
 @dataclass(frozen=True, kw_only=True)

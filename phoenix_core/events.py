@@ -58,6 +58,7 @@ KINDS: Final[Mapping[str, str]] = {
     "fault_injected": "a fault was applied; worker, rank; data: fault, kind, pid, fidelity (real|emulated), ...",
     "fault_missed": "a fault could not be applied; data: fault, kind, reason",
     "fault_reverted": "a lasting fault was taken back; data: fault, kind",
+    "request_taken": "a live request came; data: request (fault|revert|cancel|halt|release|refused), reason, ...",
     "trial_phase": "the trial went on to its next part; data: part",
 }
 

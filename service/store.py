@@ -50,7 +50,7 @@ def add_run(session: Session, scenario: Scenario) -> Run:
     )
     session.add(run)
     session.flush()
-    for fault in scenario.faults:
+    for fault in scenario.planned:
         add_fault(session, run.id, fault, live=False)
     return run
 

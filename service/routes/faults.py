@@ -10,11 +10,12 @@ from sqlalchemy.orm import Session
 
 from chaos.cluster.abilities import abilities
 from chaos.errors import ChaosError, TargetGone
-from chaos.faults import AtStep, Now, OnPhase, PlannedFault, RandomRank, Spare
+from chaos.faults import PlannedFault, RandomRank, Spare
 from chaos.kinds import Scope, fault_kind
 from chaos.record import TrialDirectory
 from chaos.roster import Roster
 from chaos.scenario import Cluster
+from chaos.triggers import AtStep, Now, OnPhase
 from chaos.workloads import workload
 from service import store, views
 from service.idempotency import Answer, once

@@ -13,7 +13,8 @@ from benchmarks import overhead, recovery
 from benchmarks.overhead import Pair
 from benchmarks.report import circumstances
 from benchmarks.stats import Spread, paired_ratio
-from chaos.faults import OnPhase, Rank
+from chaos.faults import Rank
+from chaos.triggers import OnPhase
 
 TIMES = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=2, max_size=20)
 

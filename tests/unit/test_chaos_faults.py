@@ -10,24 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.errors import InvalidFault, UnknownFaultKind
-from chaos.faults import (
-    TRAINING_PHASES,
-    AfterSeconds,
-    AtStep,
-    Injection,
-    Now,
-    OnPhase,
-    PlannedFault,
-    RandomRank,
-    Rank,
-    Spare,
-    target_from_json,
-    trigger_from_json,
-)
+from chaos.faults import Injection, PlannedFault, RandomRank, Rank, Spare, target_from_json
 from chaos.injectors import INJECTORS
 from chaos.injectors.inside import inside_injectors
 from chaos.kinds import FAULT_KINDS, Fidelity, Scope
 from chaos.scenario import Cluster
+from chaos.triggers import (
+    RECOVERY_PHASES,
+    TRAINING_PHASES,
+    AfterSeconds,
+    AtStep,
+    Now,
+    OnPhase,
+    OnRecovery,
+    Poisson,
+    Trace,
+    trigger_from_json,
+)
 from phoenix_core.events import EventWriter
 
 KILL: dict[str, Any] = {"id": "a", "kind": "process_kill", "target": {"rank": 2}, "trigger": {"at_step": 3}}
@@ -35,14 +34,25 @@ KILL: dict[str, Any] = {"id": "a", "kind": "process_kill", "target": {"rank": 2}
 targets = st.one_of(st.builds(Rank, rank=st.integers(0, 999)), st.builds(RandomRank), st.builds(Spare))
 triggers = st.one_of(
     st.builds(Now),
-    st.builds(AtStep, at_step=st.integers(0, 10**6)),
-    st.builds(AfterSeconds, after_s=st.floats(0, 1e6)),
+    st.builds(AtStep, at_step=st.integers(0, 10**6), repeat=st.integers(1, 9)),
+    st.builds(AfterSeconds, after_s=st.floats(0, 1e6), if_running=st.booleans()),
     st.builds(
         OnPhase,
         phase=st.sampled_from(TRAINING_PHASES),
         step=st.none() | st.integers(0, 10**6),
         occurrence=st.integers(1, 99),
+        offset_s=st.floats(0, 1e6),
+        repeat=st.integers(1, 9),
     ),
+    st.builds(
+        OnRecovery,
+        recovery_phase=st.sampled_from(RECOVERY_PHASES),
+        occurrence=st.integers(1, 99),
+        offset_s=st.floats(0, 9),
+    ),
+    st.builds(Poisson, mtbf_s=st.floats(0.1, 1e6), count=st.integers(1, 999)),
+    st.builds(Poisson, mtbf_s=st.floats(1, 1e6), horizon_s=st.floats(1, 400)),
+    st.builds(Trace, trace=st.lists(st.floats(0, 1e6), min_size=1, max_size=9).map(tuple)),
 )
 
 
@@ -81,7 +91,16 @@ def test_a_live_request_names_its_id_under_fault() -> None:
         ({"trigger": {"after_s": float("inf")}}, "trigger.after_s"),
         ({"trigger": {"phase": "lunch"}}, "trigger.phase"),
         ({"trigger": {"phase": "forward", "occurrence": 0}}, "trigger.occurrence"),
-        ({"trigger": {"phase": "forward", "at_step": 1}}, "trigger.at_step"),
+        ({"trigger": {"phase": "forward", "at_step": 1}}, "trigger"),
+        ({"trigger": {"phase": "forward", "offset_s": -1}}, "trigger.offset_s"),
+        ({"trigger": {"at_step": 1, "repeat": 0}}, "trigger.repeat"),
+        ({"trigger": {"recovery_phase": "lunch"}}, "trigger.recovery_phase"),
+        ({"trigger": {"poisson": {"mtbf_s": 5}}}, "trigger.poisson"),
+        ({"trigger": {"poisson": {"mtbf_s": 5, "count": 2, "horizon_s": 9}}}, "trigger.poisson"),
+        ({"trigger": {"poisson": {"mtbf_s": 0, "count": 2}}}, "trigger.poisson.mtbf_s"),
+        ({"trigger": {"poisson": {"mtbf_s": 1, "horizon_s": 501}}}, "trigger.poisson.horizon_s"),
+        ({"trigger": {"trace": []}}, "trigger.trace"),
+        ({"trigger": {"trace": [1, -1]}}, "trigger.trace[1]"),
         ({"params": {"ttl_s": 1}}, "params.ttl_s"),
         ({"params": [1]}, "params"),
         ({"kind": "process_stop", "params": {"ttl_s": 0}}, "params.ttl_s"),

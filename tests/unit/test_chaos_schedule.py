@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from chaos.faults import PlannedFault, Rank
 from chaos.schedule import Due, Schedule
+from chaos.underway import Underway
 from phoenix_core.events import Event
+from phoenix_core.timeline import Phase
 
 S = 1_000_000_000
 
@@ -149,14 +152,104 @@ def test_random_ranks_differ_between_seeds() -> None:
     assert {plan[0].target for plan in plans} == {Rank(rank=rank) for rank in range(4)}
 
 
+def world(generation: int, joining: list[int]) -> Event:
+    ranks = [f"w{rank}" for rank in range(4)]
+    return Event(kind="world_formed", at=0, generation=generation, data={"ranks": ranks, "joining": joining})
+
+
+def told(kind: str, rank: int, generation: int = 1, at: int = 0) -> Event:
+    return Event(kind=kind, at=at, rank=rank, generation=generation, worker=f"w{rank}")
+
+
+def recovery(generation: int = 1) -> list[Event]:
+    """Rank 1 is lost and replaced: all that is told of it, in order."""
+    return [
+        Event(kind="fault_injected", at=0, rank=1),
+        told("failure_detected", 1, generation),
+        world(generation, [1]),
+        *(told("worker_quiesced", rank, generation) for rank in (0, 2, 3)),
+        told("model_built", 1, generation),
+        *(told("communicator_ready", rank, generation) for rank in range(4)),
+        Event(kind="generation_resumed", at=0, generation=generation, step=3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entered", "seen"),
+    [("detect", 1), ("quiesce", 2), ("replace", 6), ("reconstruct", 7), ("restore", 11), ("recompute", 12)],
+)
+def test_a_recovery_phase_is_entered_once_all_before_it_is_over(entered: str, seen: int) -> None:
+    plan = schedule(fault({"recovery_phase": entered}, {"rank": 3}))
+    fired = [len(plan.observe(event)) for event in recovery()]
+    assert fired.index(1) == seen - 1 and sum(fired) == 1
+
+
+def test_a_recovery_phase_by_occurrence_is_that_of_a_later_recovery() -> None:
+    plan = schedule(fault({"recovery_phase": "restore", "occurrence": 2}))
+    assert [ids(plan.observe(event)) for event in recovery(1)] == [[]] * 12
+    assert [ids(due) for event in recovery(2) if (due := plan.observe(event))] == [["f"]]
+
+
+@given(order=st.permutations(recovery()[1:]))
+def test_the_order_in_which_files_are_read_loses_no_phase(order: list[Event]) -> None:
+    watch = Underway()
+    seen = [phase for event in order for phase in watch.observe(event)]
+    assert sorted(seen) == sorted(list(Phase)[1:]) and watch.current is Phase.RECOMPUTE
+
+
+def test_an_offset_fires_later_and_then_without_events() -> None:
+    plan = schedule(fault({"phase": "backward", "step": 2, "offset_s": 0.5}))
+    assert plan.observe(phase("backward", 2, at=10 * S)) == []
+    assert (plan.next_time, plan.needs_events, len(plan.pending)) == (10 * S + S // 2, False, 1)
+    assert plan.tick(10 * S) == []
+    assert ids(plan.tick(11 * S)) == ["f"]
+    assert plan.pending == () and plan.next_time is None
+
+
+def test_what_waits_for_its_offset_can_be_withdrawn() -> None:
+    plan = schedule(fault({"phase": "backward", "offset_s": 9}))
+    plan.observe(phase("backward", 2))
+    assert [one.id for one in plan.withdraw()] == ["f"]
+    assert plan.tick(10**12) == []
+
+
+def again(name: str, step: int, generation: int) -> Event:
+    return replace(phase(name, step), generation=generation)
+
+
+@pytest.mark.parametrize("trigger", [{"at_step": 3, "repeat": 3}, {"phase": "forward", "step": 3, "repeat": 3}])
+def test_a_repeat_fires_again_after_each_rollback_under_an_id_of_its_own(trigger: dict[str, Any]) -> None:
+    plan = schedule(fault(trigger))
+    fired = [ids(plan.observe(again("forward", step, life))) for life, step in [(0, 3), (0, 3), (0, 4), (1, 3)]]
+    assert fired == [["f"], [], [], ["f.2"]]
+    assert plan.observe(again("forward", 4, 2)) == []  # step 3 was not lost this time
+    assert ids(plan.observe(again("forward", 3, 3))) == ["f.3"]
+    assert plan.observe(again("forward", 3, 4)) == []
+    assert plan.pending == ()
+
+
+def test_a_repeat_that_had_no_occasion_is_no_miss() -> None:
+    plan = schedule(fault({"at_step": 3, "repeat": 3}))
+    plan.observe(again("forward", 3, 0))
+    assert plan.withdraw() == ()
+
+
+def test_a_repeated_phase_without_a_step_is_every_nth() -> None:
+    plan = schedule(fault({"phase": "optimizer", "occurrence": 2, "repeat": 2}))
+    assert [ids(plan.observe(phase("optimizer", step))) for step in range(6)] == [[], ["f"], [], ["f.2"], [], []]
+
+
 triggers = st.one_of(
     st.just({"now": True}),
     st.builds(lambda n: {"at_step": n}, st.integers(0, 5)),
     st.builds(lambda s: {"after_s": s}, st.floats(0, 5)),
     st.builds(lambda p, n: {"phase": p, "occurrence": n}, st.sampled_from(["forward", "backward"]), st.integers(1, 4)),
+    st.builds(lambda n: {"phase": "forward", "step": n, "offset_s": 0.5}, st.integers(0, 5)),
+    st.builds(lambda n: {"recovery_phase": "detect", "occurrence": n}, st.integers(1, 2)),
 )
 happenings = st.one_of(
     st.just(formed()),
+    st.just(recovery()[0]),
     st.builds(phase, st.sampled_from(["forward", "backward"]), st.integers(0, 6), st.integers(0, 3)),
     st.builds(committed, st.integers(0, 6), st.integers(0, 3)),
     st.integers(0, 10 * S),
