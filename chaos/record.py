@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.errors import InvalidScenario, TrialError
+from chaos.goodput import Goodput
 from chaos.procfs import start_ticks
 from chaos.provenance import Provenance, provenance
 from chaos.recoveries import RecoveryRecord
@@ -67,7 +68,10 @@ class Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a trial ended. `error` says why it could not be judged or did not complete; None otherwise."""
+    """How a trial ended. `error` says why it could not be judged or did not complete; None otherwise.
+
+    `goodput` is that of the disturbed run; None where it committed no step, and in results of earlier versions.
+    """
 
     verdict: Verdict
     checks: Mapping[str, CheckResult]
@@ -75,6 +79,7 @@ class Result:
     steps_committed: int
     error: str | None
     finished_at: str
+    goodput: Goodput | None = None
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -84,11 +89,13 @@ class Result:
             "steps_committed": self.steps_committed,
             "error": self.error,
             "finished_at": self.finished_at,
+            "goodput": None if self.goodput is None else self.goodput.to_json(),
         }
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> Result:
         """Raises KeyError or ValueError for a document that is no result."""
+        share = data.get("goodput")
         checks, recoveries, error = data["checks"], data["recoveries"], data["error"]
         assert isinstance(checks, Mapping) and isinstance(recoveries, list)
         return Result(
@@ -98,6 +105,7 @@ class Result:
             steps_committed=int(str(data["steps_committed"])),
             error=None if error is None else str(error),
             finished_at=str(data["finished_at"]),
+            goodput=Goodput.from_json(share) if isinstance(share, Mapping) else None,
         )
 
 
@@ -137,7 +145,7 @@ class TrialDirectory:
     def create(path: Path, scenario: Scenario, *, trial: str | None = None) -> TrialDirectory:
         """Make the directory and write spec.json. Refuses one that already holds a trial."""
         directory = TrialDirectory(path)
-        with _clear_errors(directory.path):
+        with writing(directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
         parts = (directory.spec_file, directory.result_file, directory.run.path, directory.twin.path)
         if any(part.exists() for part in parts):
@@ -147,7 +155,7 @@ class TrialDirectory:
         return directory
 
     def write_spec(self, spec: Spec) -> None:
-        _write_atomically(self.spec_file, spec.to_json())
+        write_atomically(self.spec_file, spec.to_json())
 
     def read_spec(self) -> Spec:
         """Raises TrialError where there is none, or none that this version can run."""
@@ -160,7 +168,7 @@ class TrialDirectory:
             raise TrialError(f"{self.spec_file}: not a specification that can be run: {error}") from error
 
     def write_result(self, result: Result) -> None:
-        _write_atomically(self.result_file, result.to_json())
+        write_atomically(self.result_file, result.to_json())
 
     def read_result(self) -> Result | None:
         """None while the trial is not over (or was killed). Raises TrialError for a broken document."""
@@ -182,7 +190,7 @@ class TrialDirectory:
         """The calling process runs this trial: its pid file is there for as long. Raises TrialError if one lives."""
         if self.is_alive():
             raise TrialError(f"{self.path}: this trial is already being run (see {self.pid_file.name})")
-        _write_atomically(self.pid_file, {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
+        write_atomically(self.pid_file, {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
         try:
             yield
         finally:
@@ -197,7 +205,7 @@ class TrialDirectory:
 
     def _append(self, request: Mapping[str, object]) -> None:
         line = json.dumps(dict(request), separators=(",", ":")).encode() + b"\n"
-        with _clear_errors(self.requests_file):
+        with writing(self.requests_file):
             file = os.open(self.requests_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
                 os.write(file, line)  # one write a line, so that two clients never mix
@@ -221,10 +229,10 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _write_atomically(path: Path, data: Mapping[str, object]) -> None:
+def write_atomically(path: Path, data: Mapping[str, object]) -> None:
     """A reader sees the whole document or none, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _clear_errors(path):
+    with writing(path):
         try:
             with temporary.open("wb") as file:
                 file.write(json.dumps(data, indent=1).encode() + b"\n")
@@ -236,7 +244,8 @@ def _write_atomically(path: Path, data: Mapping[str, object]) -> None:
 
 
 @contextlib.contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """What fails inside raises TrialError, with this path and the reason."""
     try:
         yield
     except OSError as error:

@@ -22,6 +22,7 @@ from chaos.traces import read_traces
 from chaos.triggers import MOST_SECONDS, trigger_forms
 from chaos.workloads import WORKLOADS, Workload, workload
 
+NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
 ISOLATIONS: Final = ("none", "namespaces")
 CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
 
@@ -135,6 +136,8 @@ class Scenario:
     @staticmethod
     def from_json(data: object) -> Scenario:
         """Raises InvalidScenario, whose `field` names the first value that is wrong."""
+        if isinstance(data, dict) and "scenarios" in data:
+            raise InvalidScenario("this is a suite and no scenario: run it with `phoenix nightly`")
         for violation in violations(data, scenario_schema()):
             raise InvalidScenario(violation.message, field=violation.field)
         assert isinstance(data, dict)
@@ -151,13 +154,17 @@ class Scenario:
 
 def load_scenario(path: Path) -> Scenario:
     """Read a YAML (or JSON) file. Raises InvalidScenario with file, line and field."""
+    return parse_scenario(read_document(path, "scenario"), source=str(path), directory=path.parent)
+
+
+def read_document(path: Path, what: str) -> str:
+    """The text of a file. Raises InvalidScenario where there is none."""
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(MOST_CHARACTERS + 1)  # one more, so that the parser sees that it is too long
+            return file.read(MOST_CHARACTERS + 1)  # one more, so that the parser sees that it is too long
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
-        raise InvalidScenario(f"cannot read the scenario: {reason}", source=str(path)) from error
-    return parse_scenario(text, source=str(path), directory=path.parent)
+        raise InvalidScenario(f"cannot read the {what}: {reason}", source=str(path)) from error
 
 
 def parse_scenario(text: str, *, source: str = "scenario", directory: Path | None = None) -> Scenario:
@@ -185,7 +192,7 @@ def scenario_schema() -> dict[str, object]:
         "required": ["name", "workload", "steps"],
         "additionalProperties": False,
         "properties": {
-            "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"},
+            "name": {"type": "string", "pattern": NAME_PATTERN},
             "version": {"const": 1},
             "description": {"type": "string"},
             "workload": {"enum": list(WORKLOADS)},

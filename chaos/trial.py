@@ -32,16 +32,18 @@ from chaos.conductor import Conductor, Faults, Outcome, PartEnd, SelfPipe, Stop
 from chaos.errors import ChaosError, TrialError
 from chaos.evidence import Evidence, PartRecord, steps_committed
 from chaos.failures import LAUNCHER_LOG, explain
+from chaos.goodput import goodput
 from chaos.injectors import INJECTORS, Injector
 from chaos.injectors.inside import inside_injectors
 from chaos.injectors.network import network_injectors
-from chaos.launch import GRACE_S, Launch
+from chaos.launch import GRACE_S, Ended, Launch
 from chaos.leaks import LeakReport, find_leaks, shared_memory
 from chaos.record import Part, PartDirectory, Result, TrialDirectory, utc_now
 from chaos.recoveries import recovery_record
 from chaos.requests import FaultRequest, RequestTail
 from chaos.runtimes import RUNTIMES, Command, Job, Runtime, runtime_for, with_extra
 from chaos.scenario import Cluster, Scenario
+from chaos.undisturbed import UndisturbedRuns
 from chaos.verdict import CheckResult, Verdict, worst
 from phoenix_core.events import Event, EventWriter, read_events
 
@@ -60,19 +62,21 @@ def run_trial(
     observer: TrialObserver | None = None,
     stop: Stop | None = None,
     grace_s: float = GRACE_S,
+    undisturbed: UndisturbedRuns | None = None,
 ) -> Result:
     """Run the trial whose specification the directory holds, to its result.
 
     `observer` is called with the part and its new events as they come (for a live display); `stop` ends the trial from
-    outside. Raises InvalidScenario or Unsupported where the scenario cannot be run here, TrialError where the directory
-    cannot be used or the result cannot be written. Every other end is a Result.
+    outside; `undisturbed` are the twins of trials before it, one of which may do for this as well. Raises
+    InvalidScenario (Unsupported: because of this machine) where the scenario cannot be run here, TrialError where the
+    directory cannot be used or the result cannot be written. Every other end is a Result.
     """
     scenario = directory.read_spec().scenario
     runtime = runtime_for(scenario, runtimes)
     if directory.result_file.exists():
         raise TrialError(f"{directory.path}: this trial is over; result.json is there")
     with directory.owned():
-        trial = _Trial(directory, scenario, runtime, observer, stop, grace_s)
+        trial = _Trial(directory, scenario, runtime, observer, stop, grace_s, undisturbed or UndisturbedRuns())
         result = trial.run()
         directory.write_result(result)
         return result
@@ -94,7 +98,9 @@ class _Trial:
         observer: TrialObserver | None,
         stop: Stop | None,
         grace_s: float,
+        undisturbed: UndisturbedRuns,
     ) -> None:
+        self._undisturbed = undisturbed
         self._directory = directory
         self._scenario = scenario
         self._runtime = runtime
@@ -134,8 +140,7 @@ class _Trial:
         disturbed = self._launch(Part.RUN, self._directory.run, faults)
         undisturbed = None
         if "twin" in self._scenario.checks and disturbed.record.completed:
-            self._enter(writer, Part.TWIN)
-            undisturbed = self._launch(Part.TWIN, self._directory.twin, faults)
+            undisturbed = self._twin(writer, faults)
         self._enter(writer, Part.CHECKS)
         result = self._judge(faults, disturbed, undisturbed)
         if self._turn_away(faults):
@@ -143,6 +148,20 @@ class _Trial:
             result = self._judge(faults, disturbed, undisturbed)
         self._enter(writer, Part.DONE)
         return result
+
+    def _twin(self, writer: EventWriter, faults: Faults) -> _PartResult:
+        """The undisturbed run: that of an earlier trial of the same job, or one of its own."""
+        directory = self._directory.twin
+        if (source := self._undisturbed.lend(self._scenario, directory)) is not None:
+            self._enter(writer, Part.TWIN, source=source)
+            events = read_events(directory.events)
+            end = PartEnd(outcome=Outcome.EXITED, detail="", ended=Ended(code=0, left=()))
+            return _PartResult(end=end, record=PartRecord(events=events, completed=True), leaks=LeakReport())
+        self._enter(writer, Part.TWIN)
+        undisturbed = self._launch(Part.TWIN, directory, faults)
+        if undisturbed.record.completed:
+            self._undisturbed.keep(self._scenario, self._directory.path.name, directory)
+        return undisturbed
 
     def _turn_away(self, faults: Faults) -> bool:
         """Answer what was requested since the last launch ended; whether that were faults."""
@@ -207,6 +226,7 @@ class _Trial:
             steps_committed=steps_committed(disturbed.record.events, self._scenario.cluster.world_size),
             error=error,
             finished_at=utc_now(),
+            goodput=goodput(disturbed.record.events),
         )
 
     def _unjudged(self, error: str) -> Result:
@@ -236,8 +256,8 @@ class _Trial:
             )
         )
 
-    def _enter(self, writer: EventWriter, part: Part) -> None:
-        event = writer.emit("trial_phase", part=part.value)
+    def _enter(self, writer: EventWriter, part: Part, **told: object) -> None:
+        event = writer.emit("trial_phase", part=part.value, **told)
         if self._observer is not None:
             self._observer(part, [event])
 

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -123,6 +123,35 @@ def trial(
 
 
 @app.command()
+def nightly(
+    suite: Annotated[Path, typer.Argument(help="A suite file (YAML or JSON), such as scenarios/nightly.yaml.")],
+    directory: Annotated[Path | None, typer.Option("--dir", help="Where all of it is kept; must be empty.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Also write a JUnit report to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Also write a page to this file.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail where this machine cannot do a scenario.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the trials and their faults.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run all trials of a suite here and now, one after another.
+
+    Exit code: 0 pass, 1 fail, 2 a suite that cannot be run, 3 unknown, 130 interrupted; the worst of all trials counts.
+    What this machine cannot do is skipped, and says why.
+    """
+    from service.nightly import Options, run_nightly
+
+    options = Options(
+        suite=suite,
+        directory=directory,
+        junit=junit,
+        markdown=markdown,
+        as_json=as_json,
+        strict=strict,
+        dry_run=dry_run,
+    )
+    raise typer.Exit(run_nightly(options))
+
+
+@app.command()
 def inject(
     kind: Annotated[str, typer.Argument(help="Kind of fault, such as process_kill; `phoenix doctor` lists them.")],
     run_id: Annotated[str | None, typer.Option("--run", help="The run (else: the one that is running).")] = None,
@@ -169,11 +198,13 @@ def doctor(directory: Directory = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a scenario file."""
-    from chaos.scenario import schema_text
+def schema(
+    what: Annotated[Literal["scenario", "suite"], typer.Argument(help="Of which kind of file.")] = "scenario",
+) -> None:
+    """Print the JSON Schema of a scenario or suite file."""
+    from chaos import scenario, suite
 
-    typer.echo(schema_text(), nl=False)
+    typer.echo(suite.schema_text() if what == "suite" else scenario.schema_text(), nl=False)
 
 
 def _run_runtime(arguments: list[str]) -> NoReturn:

@@ -30,7 +30,7 @@ def run_trial(path: Path, directory: Path | None, *, as_json: bool) -> int:
         runtimes = with_extra(os.environ.get("PHOENIX_RUNTIMES", ""))
         runtime_for(scenario, runtimes)  # what cannot be run leaves no directory behind
         trial = TrialDirectory.create(directory or _new_directory(scenario), scenario)
-        with interruptible() as stop, _Watch(scenario, visible=not as_json and sys.stdout.isatty()) as watch:
+        with interruptible() as stop, Watch(scenario, visible=not as_json and sys.stdout.isatty()) as watch:
             result = run_in_directory(trial, runtimes=runtimes, observer=watch.observe, stop=stop)
     except ChaosError as error:
         print(f"phoenix: {error}", file=sys.stderr)
@@ -41,18 +41,19 @@ def run_trial(path: Path, directory: Path | None, *, as_json: bool) -> int:
     return exit_code(result)
 
 
-class _Watch:
-    """Progress on a terminal: steps that every rank has committed, part by part."""
+class Watch:
+    """Progress on a terminal: steps that every rank has committed, part by part; `title` comes before the part."""
 
-    def __init__(self, scenario: Scenario, *, visible: bool) -> None:
+    def __init__(self, scenario: Scenario, *, visible: bool, title: str = "") -> None:
+        self._title = title
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, disable=not visible, transient=True)
-        self._task = self._progress.add_task("starting", total=scenario.steps)
+        self._task = self._progress.add_task(f"{title}starting", total=scenario.steps)
         self._world_size = scenario.cluster.world_size
         self._ranks: dict[int, set[int]] = {}
         self._part = Part.RUN
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Watch:
         self._progress.start()
         return self
 
@@ -67,7 +68,7 @@ class _Watch:
             if event.kind == "step_committed" and event.step is not None and event.rank is not None:
                 self._ranks.setdefault(event.step, set()).add(event.rank)
         done = sum(len(ranks) == self._world_size for ranks in self._ranks.values())
-        self._progress.update(self._task, description=part.value, completed=done)
+        self._progress.update(self._task, description=f"{self._title}{part.value}", completed=done)
 
 
 def _new_directory(scenario: Scenario) -> Path:
