@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from chaos.attribution import attribution, judge_blame
+from chaos.data_once import data_once
 from chaos.evidence import Evidence, steps_committed
 from chaos.kinds import FAULT_KINDS, Scope
 from chaos.recoveries import FaultOutcome, phase_hit
@@ -143,6 +145,12 @@ def _tally(outcomes: Sequence[FaultOutcome], events: Sequence[Event]) -> str:
     return "; ".join(told) or "nothing had to be recovered"
 
 
+def judge_outcome(outcome: FaultOutcome, evidence: Evidence) -> dict[str, Verdict]:
+    """The verdicts of the checks that can tell one fault from another."""
+    judges = {"recovered": judge_recovery, "attribution": judge_blame}
+    return {name: judge(outcome, evidence).verdict for name, judge in judges.items()}
+
+
 def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
     """One fault (or one recovery that no fault explains) by itself."""
     fault, name = outcome.fault, str(outcome.fault.data.get("fault")) if outcome.fault else "a failure without a fault"
@@ -242,7 +250,7 @@ def no_leak(evidence: Evidence) -> CheckResult:
         return unknown("nobody looked for what was left")
     if left := evidence.leaks.everything:
         return failed(f"left behind: {', '.join(left)}")
-    return passed("no process, shared memory or socket is left")
+    return passed("nothing of the trial is left on this machine")
 
 
 CHECK_FUNCTIONS: Final[Mapping[str, Callable[[Evidence], CheckResult]]] = {
@@ -251,6 +259,8 @@ CHECK_FUNCTIONS: Final[Mapping[str, Callable[[Evidence], CheckResult]]] = {
     "twin": twin,
     "agreement": agreement,
     "no_leak": no_leak,
+    "attribution": attribution,
+    "data_once": data_once,
 }
 
 

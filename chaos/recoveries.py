@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
+from chaos.scenario import CHECKS
 from chaos.verdict import Verdict
 from phoenix_core.events import Event
 from phoenix_core.timeline import Failure, Phase, Recovery, recoveries
-
-JUDGED: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +160,7 @@ def recovery_record(outcome: FaultOutcome, checks: Mapping[str, Verdict] | None 
         generation=recovery.generation if recovery else None,
         resume_step=recovery.resume_step if recovery else None,
         replacement=_replacement(outcome),
-        checks={name: (checks or {}).get(name, Verdict.UNKNOWN) for name in JUDGED},
+        checks={name: (checks or {}).get(name, Verdict.UNKNOWN) for name in CHECKS},
     )
 
 

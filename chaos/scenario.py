@@ -24,7 +24,7 @@ from chaos.workloads import WORKLOADS, Workload, workload
 
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
 ISOLATIONS: Final = ("none", "namespaces")
-CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
+CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak", "attribution", "data_once")
 
 
 @dataclass(frozen=True, kw_only=True)

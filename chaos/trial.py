@@ -22,10 +22,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Final
 
-from chaos.checks import judge_recovery, run_checks
+from chaos.checks import judge_outcome, run_checks
 from chaos.cluster.client import HandClient
 from chaos.cluster.layout import NETWORK_FILE
 from chaos.conductor import Conductor, Faults, Outcome, PartEnd, SelfPipe, Stop
@@ -37,7 +39,7 @@ from chaos.injectors import INJECTORS, Injector
 from chaos.injectors.inside import inside_injectors
 from chaos.injectors.network import network_injectors
 from chaos.launch import GRACE_S, Ended, Launch
-from chaos.leaks import LeakReport, find_leaks, shared_memory
+from chaos.leaks import LeakReport, find_leaks, footprint
 from chaos.record import Part, PartDirectory, Result, TrialDirectory, utc_now
 from chaos.recoveries import recovery_record
 from chaos.requests import FaultRequest, RequestTail
@@ -175,7 +177,7 @@ class _Trial:
     def _launch(self, part: Part, directory: PartDirectory, faults: Faults) -> _PartResult:
         directory.events.mkdir(parents=True, exist_ok=True)
         directory.logs.mkdir(parents=True, exist_ok=True)
-        memory = shared_memory()
+        before = footprint()
         observer = self._observer
         token = f"{uuid.uuid4().hex}-{part.value}"
         log = directory.logs / LAUNCHER_LOG
@@ -191,10 +193,11 @@ class _Trial:
             ).run()
         events = read_events(directory.events)
         error = "" if _completed(end) else _why(end, directory, events)
-        pids = [int(str(event.data["pid"])) for event in events if event.kind == "worker_spawned"]
+        spawned = [int(str(event.data["pid"])) for event in events if event.kind == "worker_spawned"]
+        pids = [*spawned, launch.keeper, os.getpid()]
         leaks = None  # whoever kept the job was killed: nobody could see what would have stayed
         if end.ended.code is not None:
-            leaks = find_leaks(directory=directory.path, processes=end.ended.left, pids=pids, memory_before=memory)
+            leaks = find_leaks(directory=directory.path, processes=end.ended.left, pids=pids, before=before)
         return _PartResult(
             end=end, record=PartRecord(events=events, completed=_completed(end), error=error), leaks=leaks
         )
@@ -220,7 +223,7 @@ class _Trial:
             verdict=verdict,
             checks=checks,
             recoveries=tuple(
-                recovery_record(outcome, {**verdicts, "recovered": judge_recovery(outcome, evidence).verdict})
+                recovery_record(outcome, {**verdicts, **judge_outcome(outcome, evidence)})
                 for outcome in evidence.outcomes
             ),
             steps_committed=steps_committed(disturbed.record.events, self._scenario.cluster.world_size),
@@ -278,11 +281,7 @@ def _joined(*parts: _PartResult | None) -> LeakReport | None:
     known = [report for report in reports if report is not None]
     if len(known) < len(reports):
         return None
-    return LeakReport(
-        processes=tuple(name for report in known for name in report.processes),
-        shared_memory=tuple(name for report in known for name in report.shared_memory),
-        sockets=tuple(name for report in known for name in report.sockets),
-    )
+    return reduce(or_, known, LeakReport())
 
 
 @contextlib.contextmanager

@@ -8,10 +8,11 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from chaos.scenario import CHECKS
+
 Json = Mapping[str, Any]
 
 PHASES: Final = ("detect", "quiesce", "replace", "reconstruct", "restore", "recompute")
-CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak")
 STYLES: Final = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 
 

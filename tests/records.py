@@ -29,7 +29,7 @@ def step_of(worker: str, rank: int, generation: int, step: int, at_ms: float) ->
     who: dict[str, Any] = {"worker": worker, "rank": rank, "generation": generation, "step": step}
     return [
         event("phase_entered", at_ms, **who, phase="forward"),
-        event("step_committed", at_ms + 5, **who, duration_ns=5 * MS, loss=loss(rank, step)),
+        event("step_committed", at_ms + 5, **who, duration_ns=5 * MS, loss=loss(rank, step), data=step),
     ]
 
 

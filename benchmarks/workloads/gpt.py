@@ -50,9 +50,11 @@ def train(ft: Any, model: GPT, text: Bytes, options: argparse.Namespace) -> None
     for step in ft.steps(options.steps):
         wait_for_gate(options.gate, step.index)
         with step:
+            used = sampler.position
             inputs, targets = sampler.next()
             loss = F.cross_entropy(wrapped(inputs).view(-1, VOCABULARY), targets.reshape(-1))
-            step.record(loss=loss.item())  # before the backward pass, with which it is kept for whoever takes over
+            # Before the backward pass, with which it is kept for whoever takes over.
+            step.record(loss=loss.item(), data=used)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

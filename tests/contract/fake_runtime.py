@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FakeRuntime:
-    """The adapter. `flaw` plants a violation: crash | leak | deaf | wrong | silent | amnesia.
+    """The adapter. `flaw` plants a violation: crash | leak | deaf | wrong | silent | amnesia | again.
 
     `replaces_spares`: a lost spare is replaced, and the job does not end before the new one is parked.
     """
@@ -169,7 +169,8 @@ class Worker:
         loss = loss_of(self.state, self.rank)
         self.state = next_state(self.state, step)
         self.step = step + 1
-        values = {} if self.settings.flaw == "amnesia" else {"loss": loss}
+        used = step - 1 if self.settings.flaw == "again" and self.late else step
+        values = {} if self.settings.flaw == "amnesia" else {"loss": loss, "data": used}
         self.emit("step_committed", step=step, duration_ns=time.monotonic_ns() - started, **values)
 
     def finish(self) -> None:

@@ -302,6 +302,7 @@ def test_a_workload_that_crashes_at_start_is_quoted(run_dir: Path) -> None:
         ("wrong", "agreement", "FAIL"),
         ("leak", "no_leak", "FAIL"),
         ("amnesia", "twin", "UNKNOWN"),
+        ("again", "data_once", "FAIL"),
     ],
 )
 def test_a_planted_violation_is_found(run_dir: Path, flaw: str, check: str, verdict: str) -> None:

@@ -13,6 +13,7 @@ import httpx
 from fastapi import FastAPI
 
 from chaos.reading import Event
+from chaos.scenario import CHECKS
 from phoenix_core.events import EventWriter
 from service.app import create_app
 from service.context import Service
@@ -155,10 +156,9 @@ class Script:
         self.emit("coordinator", "generation_resumed", generation=1, step=step, steps=10)
 
     def result(self, verdict: str = "PASS", *, error: str | None = None, recoveries: list[Json] | None = None) -> None:
-        names = ("fired", "recovered", "twin", "agreement", "no_leak")
         document = {
             "verdict": verdict,
-            "checks": {name: {"verdict": verdict, "detail": "said by the test"} for name in names},
+            "checks": {name: {"verdict": verdict, "detail": "said by the test"} for name in CHECKS},
             "recoveries": recoveries or [],
             "steps_committed": 10,
             "error": error,

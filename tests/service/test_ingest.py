@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.scenario import CHECKS
 from service import lifeline
 from service.settings import Settings
 from tests.service.helpers import Harness, Json, Script, harness
@@ -95,7 +96,7 @@ async def test_recovery_is_seen_while_the_run_goes_on(api: Harness) -> None:
     recovery = (await api.get(f"/runs/{run['id']}/faults"))["items"][0]["recovery"]
     assert recovery["recovery_s"] == pytest.approx(sum(recovery["phases"].values()))
     assert recovery["phases"]["detect"] == pytest.approx(0.002) and recovery["lost_steps"] == 1
-    assert recovery["checks"] == dict.fromkeys(("fired", "recovered", "twin", "agreement", "no_leak"), "UNKNOWN")
+    assert recovery["checks"] == dict.fromkeys(CHECKS, "UNKNOWN")
     # The step that was executed again takes the place of the first execution.
     assert (await api.get(f"/runs/{run['id']}/steps"))["items"][1]["generation"] == 1
     script.close()

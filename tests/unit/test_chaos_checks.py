@@ -13,6 +13,7 @@ from chaos.checks import run_checks
 from chaos.evidence import PartRecord, steps_committed
 from chaos.leaks import LeakReport
 from chaos.recoveries import RecoveryRecord, recovery_record, recovery_records
+from chaos.scenario import CHECKS
 from chaos.verdict import CheckResult, Verdict, worst
 from phoenix_core.events import Event
 from tests.records import (
@@ -255,7 +256,16 @@ def test_agreement() -> None:
 
 
 @pytest.mark.parametrize(
-    "left", [{"processes": ("python (pid 7)",)}, {"shared_memory": ("torch_7",)}, {"sockets": ("/x/agent.sock",)}]
+    "left",
+    [
+        {"processes": ("python (pid 7)",)},
+        {"shared_memory": ("torch_7",)},
+        {"sockets": ("/x/agent.sock",)},
+        {"namespaces": ("net:[4026532]",)},
+        {"mounts": ("/x/mnt",)},
+        {"cgroups": ("user.slice/phoenix-7-1",)},
+        {"files": ("phoenix-7.lock",)},
+    ],
 )
 def test_no_leak(left: dict[str, Any]) -> None:
     result = checks.no_leak(evidence(leaks=LeakReport(**left)))
@@ -303,10 +313,4 @@ def test_one_recovery_as_json() -> None:
     assert told["blamed"] == {"rank": 1, "worker": "w1", "cause": "exit"}
     assert list(told["phases"]) == ["detect", "quiesce", "replace", "reconstruct", "restore", "recompute"]  # type: ignore[call-overload]
     assert sum(record.phases.values()) == pytest.approx(record.recovery_s)  # type: ignore[arg-type]
-    assert told["checks"] == {
-        "fired": "UNKNOWN",
-        "recovered": "PASS",
-        "twin": "UNKNOWN",
-        "agreement": "UNKNOWN",
-        "no_leak": "UNKNOWN",
-    }
+    assert told["checks"] == {**dict.fromkeys(CHECKS, "UNKNOWN"), "recovered": "PASS"}

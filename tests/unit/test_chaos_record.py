@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from chaos import leaks
 from chaos.errors import TrialError
 from chaos.failures import explain, last_lines
-from chaos.leaks import find_leaks, shared_memory
+from chaos.leaks import Footprint, LeakReport, find_leaks, footprint
 from chaos.procfs import process_stat, start_ticks
 from chaos.record import PartDirectory, Result, TrialDirectory, utc_now
 from chaos.scenario import Scenario
@@ -120,15 +121,39 @@ def test_the_culprits_log_is_quoted(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "missing") == ""
 
 
-def test_shared_memory_of_others_is_not_ours(tmp_path: Path) -> None:
-    before = shared_memory()
-    ours, theirs = Path("/dev/shm/torch_4194399_77_0"), Path("/dev/shm/torch_4194398_77_0")
-    try:
-        ours.touch()
-        theirs.touch()
-        report = find_leaks(directory=tmp_path, processes=(), pids=[4194399], memory_before=before)
-    finally:
-        ours.unlink()
-        theirs.unlink()
-    assert report.shared_memory == (ours.name,)
-    assert replace(report, shared_memory=()).everything == ()
+KINDS = ("shared_memory", "namespaces", "mounts", "cgroups", "files")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_left_counts_as_ours_by_a_pid_of_ours_and_not_if_it_was_there_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def seen(*names: str) -> Footprint:
+        return Footprint(**{one: frozenset(names if one == kind else ()) for one in KINDS})
+
+    before = seen("phoenix-41-old")
+    monkeypatch.setattr(leaks, "footprint", lambda: seen("phoenix-41-old", "phoenix-41-new", "phoenix-42-new", "410"))
+    report = find_leaks(directory=tmp_path, processes=(), pids=[41], before=before)
+    assert getattr(report, kind) == ("phoenix-41-new",)
+    assert len(report.everything) == 1
+    both = report | LeakReport(sockets=("/x/agent.sock",))
+    assert both.everything[0].endswith("phoenix-41-new") or both.everything[1].endswith("phoenix-41-new")
+    assert len(both.everything) == 2
+
+
+def test_a_footprint_sees_what_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SHARED_MEMORY", "NAMED_NAMESPACES", "CGROUPS"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(leaks, name, tmp_path / name)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = footprint()
+    (tmp_path / "SHARED_MEMORY" / "torch_41_7").touch()
+    (tmp_path / "NAMED_NAMESPACES" / "n-41").touch()
+    (tmp_path / "CGROUPS" / "cpu" / "phoenix-41-1-1").mkdir(parents=True)
+    (tmp_path / "phoenix-41.lock").touch()
+    with open("/proc/self/ns/net"):
+        report = find_leaks(directory=tmp_path, processes=(), pids=[41], before=before)
+    assert [name for name in report.everything if not name.startswith("namespace net:[")] == [
+        "shared memory torch_41_7", "namespace n-41", "control group cpu/phoenix-41-1-1", "file phoenix-41.lock",
+    ]  # fmt: skip
+    assert any(name.startswith("net:[") for name in report.namespaces)
