@@ -16,6 +16,11 @@ _STALLS: Final = ("stopped", "silent", "no_progress", "hang")
 CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "process_kill": ("exit",),
     "process_stop": _STALLS,
+    "process_exception": ("exit", "device_error"),
+    "process_segfault": ("exit",),
+    "process_abort": ("exit",),
+    "gil_hold": _STALLS,
+    "native_hang": _STALLS,
     "network_partition": ("node_lost", *_STALLS),
 }
 # Shapes of a partition that leave more than one node in the wrong.
@@ -69,11 +74,9 @@ def _judge_stragglers(evidence: Evidence) -> CheckResult:
     for event in named:
         if not _is_hit(event.worker or "", evidence):
             return failed(f"{_place(event.worker, event.rank)} was named as slow, and nothing had been injected there")
-    for outcome in evidence.outcomes:
-        fault = outcome.fault
-        if fault is not None and fault.data.get("kind") == "straggle":
-            if fault.worker not in [event.worker for event in named]:
-                return unknown(f"{fault.data.get('fault')}: {_place(fault.worker, fault.rank)} was slow, and not named")
+    for fault in (outcome.fault for outcome in evidence.outcomes if outcome.fault is not None):
+        if fault.data.get("kind") == "straggle" and fault.worker not in [event.worker for event in named]:
+            return unknown(f"{fault.data.get('fault')}: {_place(fault.worker, fault.rank)} was slow, and not named")
     return passed(_WELL)
 
 

@@ -111,8 +111,13 @@ def test_data_in_order_passes_also_where_a_dead_worker_took_a_record_along() -> 
     assert (result.verdict, result.detail.startswith("7 steps of 2 ranks")) == (Verdict.PASS, True)
 
 
-@pytest.mark.parametrize(("data", "said"), [(2, "rank 0 used data again: 2 in step 2, and then 2 in step 3"),
-                                            (5, "rank 0 left out data: 2 in step 2, and then 5 in step 3")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (2, "rank 0 used data again: 2 in step 2, and then 2 in step 3"),
+        (5, "rank 0 left out data: 2 in step 2, and then 5 in step 3"),
+    ],
+)
 def test_data_used_twice_or_left_out_fails(data: int, said: str) -> None:
     result = data_once(evidence(changed(disturbed(), is_commit(0, 3), data=data)))
     assert (result.verdict, result.detail) == (Verdict.FAIL, said)

@@ -59,7 +59,7 @@ def test_only_a_step_that_was_handed_over_may_be_missing() -> None:
     compared = "14 of 16 recorded values and 2 final digests compared, all equal in every bit"
     assert result.detail == f"{compared}; 2 values lost where a rank fell out of a step and was given the others' state"
     whole = twin(evidence(undisturbed(), scenario=scenario(faults=[])))
-    assert whole.detail == "8 of 8 recorded values and 2 final digests compared, all equal in every bit"
+    assert whole.detail == "16 of 16 recorded values and 2 final digests compared, all equal in every bit"
     assert twin(evidence(without(disturbed(), is_commit(1, 1)))).verdict is Verdict.UNKNOWN
     assert twin(evidence(without(disturbed(), is_commit(0, 2)))).verdict is Verdict.UNKNOWN
 
