@@ -40,7 +40,7 @@ class RevertRequest:
     """{"revert": id, "reason"}: take a lasting fault back before its time."""
 
     fault: str
-    reason: str = ""
+    reason: str
 
     @property
     def audit(self) -> dict[str, object]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from chaos.cluster.abilities import abilities
-from chaos.errors import ChaosError, TargetGone
-from chaos.faults import PlannedFault, RandomRank, Spare
+from chaos.errors import ChaosError
+from chaos.expansion import single
+from chaos.faults import PlannedFault, Spare
+from chaos.foresight import foresee
 from chaos.kinds import Scope, fault_kind
 from chaos.record import TrialDirectory
 from chaos.roster import Roster
@@ -21,7 +24,7 @@ from service import store, views
 from service.idempotency import Answer, once
 from service.problems import Problem
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf, existing_run
-from service.shapes import DryRun, FaultList, FaultShape, NewFault, Would
+from service.shapes import DryRun, FaultList, FaultShape, NewFault
 from service.states import RunState
 from service.tables import Run, Trial
 
@@ -58,7 +61,7 @@ def request_fault(service: ServiceOf, request: Request, run_id: Id, body: NewFau
 
 
 def _effect(session: Session, run: Run, body: NewFault) -> Answer:
-    fault = PlannedFault.from_json(body.model_dump(exclude={"dry_run"}), id=store.new_id("fault"))
+    fault = single(PlannedFault.from_json(body.model_dump(exclude={"dry_run"}), id=store.new_id("fault")))
     Cluster(**run.document.get("cluster", {})).check(fault)
     if trouble := abilities().trouble(fault.kind) if fault_kind(fault.kind).scope is Scope.NETWORK else "":
         raise Problem(422, "unsupported-fault", trouble)
@@ -69,7 +72,7 @@ def _effect(session: Session, run: Run, body: NewFault) -> Answer:
     _refuse_without_spare(session, run, fault, members)
     if body.dry_run:
         document = fault.to_json()
-        would = _would(fault, members)
+        would = asdict(foresee(fault, members))
         parts = {name: document[name] for name in ("kind", "target", "trigger", "params")}
         return Answer(status=200, body=DryRun.model_validate({**parts, "would": would}))
     row = store.add_fault(session, run.id, fault, live=True)
@@ -115,16 +118,3 @@ def _refuse_without_spare(session: Session, run: Run, fault: PlannedFault, membe
     if store.spares_free(members, store.faults(session, run.id)) < 1:
         detail = "no spare is free: each is starting, or another fault needs it; try again when one is parked"
         raise Problem(409, "no-free-spare", detail)
-
-
-def _would(fault: PlannedFault, members: Roster) -> Would:
-    if isinstance(fault.target, RandomRank):
-        text = f"{fault.kind} would hit a rank that is drawn when it fires"
-        return Would(text=text, worker=None, rank=None, pid=None)
-    try:
-        worker = members.resolve(fault.target)
-    except TargetGone as error:
-        return Would(text=f"{fault.kind} would miss now: {error}", worker=None, rank=None, pid=None)
-    place = "a spare" if worker.rank is None else f"rank {worker.rank}"
-    text = f"{fault.kind} would hit {worker.worker} ({place}, process {worker.pid})"
-    return Would(text=text, worker=worker.worker, rank=worker.rank, pid=worker.pid)

@@ -251,6 +251,29 @@ def test_a_freeze_can_be_taken_back_by_request(run_dir: Path) -> None:
     assert [event.data["reason"] for event in trial.events("fault_reverted")] == ["asked for"]
 
 
+def test_a_halt_thaws_what_is_frozen_and_keeps_the_next_fault_from_happening(run_dir: Path) -> None:
+    trial = Trial(run_dir, scenario(faults=[STOP, KILL | {"trigger": {"at_step": 30}}]), FakeRuntime(hang_s=10.0))
+
+    def on(event: Event) -> None:
+        if event.kind == "fault_injected":
+            trial.directory.requests_file.write_text('{"halt": true, "reason": "the rack smokes"}\n')
+
+    result = trial.run(on)
+    assert (result.verdict, result.steps_committed) == (Verdict.UNKNOWN, 40)
+    (reverted,), (missed,) = trial.events("fault_reverted"), trial.events("fault_missed")
+    assert (reverted.data["alive"], reverted.data["reason"]) == (True, "halted: the rack smokes")
+    assert (missed.data["fault"], missed.data["reason"]) == ("kill", "halted: the rack smokes")
+    assert [event.data["request"] for event in trial.events("request_taken")] == ["halt"]
+
+
+def test_a_fault_in_the_recovery_from_another(run_dir: Path) -> None:
+    again = {"id": "again", "kind": "process_kill", "target": {"rank": 1}, "trigger": {"recovery_phase": "quiesce"}}
+    trial = Trial(run_dir, scenario(faults=[KILL, again], cluster={"spares": 2}))
+    result = trial.run()
+    assert [event.data["fault"] for event in trial.events("fault_injected")] == ["kill", "again"]
+    assert verdicts(result)["recovered"] == "PASS", result.to_json()
+
+
 def test_cancel(run_dir: Path) -> None:
     trial = Trial(run_dir, scenario(steps=100_000))
     result = trial.run(at_step(5, lambda: trial.directory.request_cancel("lunch")))

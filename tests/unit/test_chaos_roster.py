@@ -97,7 +97,7 @@ def test_requests_are_read_once_and_whole(tmp_path: Path) -> None:
     assert tail.read() == []
     with path.open("ab") as file:
         file.write(b'ue, "reason": "enough"}\n\n{"revert": "a"}\n')
-    assert tail.read() == [CancelRequest(reason="enough"), RevertRequest(fault="a")]
+    assert tail.read() == [CancelRequest(reason="enough"), RevertRequest(fault="a", reason="no reason given")]
 
 
 @pytest.mark.parametrize(
