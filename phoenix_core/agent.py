@@ -17,12 +17,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from phoenix_core.events import EventWriter
+from phoenix_core.health import Health, HealthSettings
 from phoenix_core.reachability import PROBE_S
 from phoenix_core.settings import Detection
 from phoenix_core.tripwire import Tripwire
@@ -122,12 +123,21 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._beats: dict[str, dict[str, Any]] = {}
         self._flush: asyncio.TimerHandle | None = None
+        self.health = Health(
+            HealthSettings.from_environment(),
+            node=config.node,
+            users=self._witness.local_ranks,
+            post=self._post,
+            send=self._send,
+            emit=self.events.emit,
+        )
 
     async def run(self) -> None:
         """Serve until a coordinator says so or none is heard for a lease; no worker is left afterwards."""
         main = asyncio.current_task()
         assert main is not None
         self._loop.add_signal_handler(signal.SIGTERM, main.cancel)
+        self.health.start()
         checks = asyncio.create_task(self._check_forever(main))
         with contextlib.suppress(asyncio.CancelledError):
             while not await self._follow():
@@ -146,6 +156,7 @@ class Agent:
             return False
         hello = {"op": "hello", "node": self.config.node, "token": self.config.token}
         self._send({**hello, "workers": self._witness.accounts()})
+        self.health.say_again()
         async for message in messages(reader):
             self._heard_at = time.monotonic()
             if message["op"] == "end":
@@ -260,8 +271,12 @@ class Agent:
         """A thread per worker, asleep in the kernel until the worker dies."""
         assert process.wire is not None
         if process.wire.wait():
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
-                self._loop.call_soon_threadsafe(lambda: self._task(self._tripped(process)))
+            self._post(lambda: self._task(self._tripped(process)))
+
+    def _post(self, callback: Callable[[], None]) -> None:
+        """Have the loop call it; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
+            self._loop.call_soon_threadsafe(callback)
 
     async def _tripped(self, process: Process) -> None:
         for _ in range(LAST_READS):
@@ -320,6 +335,7 @@ class Agent:
                 main.cancel()
             for process in self._processes.values():
                 self._check(process, now)
+            self.health.look(now)
 
     def _check(self, process: Process, now: float) -> None:
         detection = self.config.detection

@@ -31,6 +31,7 @@ from phoenix_core.protocol import (
     Decision,
     DeviceFailed,
     End,
+    GpuFailed,
     Input,
     Kill,
     LoopFinished,
@@ -100,6 +101,8 @@ def input_of(message: dict[str, Any]) -> Input | None:
             return DeviceFailed.from_json(worker, message)
         case "probed":
             return Probed(node=message["node"], number=message["number"], unreached=tuple(message["unreached"]))
+        case "gpu_failed":
+            return GpuFailed.from_json(message)
     return None
 
 

@@ -38,6 +38,12 @@ KINDS: Final[Mapping[str, str]] = {
     # agent
     "worker_spawned": "a process was started; worker, node; data: pid, start_ticks (identity of the pid)",
     "worker_exited": "a process ended; worker, node; data: pid, code (negative: signal)",
+    "gpus_watched": "the node's GPUs are watched; node; data: gpus (UUIDs), used (indices), log (path, or empty), deaf "
+    "(why NVML tells no Xids, or empty)",
+    "xid_seen": "an Xid of a GPU was seen; node; data: xid, source (nvml|state|log), gpu (index), pci, words, action, "
+    "told (whether the coordinator was told, to act)",
+    "gpu_monitor_blocked": "a call of NVML does not come back; node; data: call (start|events|state), seconds",
+    "gpu_monitor_answered": "it has come back; node; data: call, seconds",
     # worker
     "phase_entered": "a training phase began; step; data: phase (forward|backward|gradient_sync|optimizer|"
     "snapshot_copy|replica_send)",

@@ -21,6 +21,7 @@ from phoenix_core.protocol import (
     Decision,
     DeviceFailed,
     End,
+    GpuFailed,
     Input,
     Kill,
     LoopFinished,
@@ -115,7 +116,7 @@ class Membership:
                 if event.worker in self.members:
                     self.members[event.worker].error = event.error
                 return []
-            case DeviceFailed():
+            case DeviceFailed() | GpuFailed():
                 return self._device_failed(event, now)
             case Probed():
                 self.watch.probed(event.node, event.number, event.unreached)
@@ -171,14 +172,11 @@ class Membership:
         left = not any(self.members[worker].alive for worker in self.ranks)
         return self._end("completed", "every rank executed its last step") if left else []
 
-    def _device_failed(self, event: DeviceFailed, now: float) -> list[Decision]:
-        member = self.members.get(event.worker)
-        if member is None or not member.alive:
-            return []
-        handled = {*self._rank_of, event.worker}  # the worker itself fails below, which may leave a rank without one
-        fenced = self._quarantine.struck(member.node, event.action, self.members.values(), handled)
+    def _device_failed(self, event: DeviceFailed | GpuFailed, now: float) -> list[Decision]:
+        failed, fenced = self._quarantine.struck(event, self.members, self._rank_of)
         self._to_respawn = [node for node in self._to_respawn if node not in self._quarantine.nodes]
-        return [*self._failed([event.worker], "device_error", event.error, now, **event.facts()), *fenced]
+        decisions = self._failed(failed, "device_error", event.error, now, **event.facts())
+        return [*decisions, *fenced, *([] if failed else self._fill_vacancies(now))]
 
     def _failed(self, workers: Sequence[str], cause: str, detail: str, now: float, **facts: object) -> list[Decision]:
         """Take `workers` out: fence them, fill their ranks, make up for them later."""

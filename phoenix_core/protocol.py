@@ -140,6 +140,12 @@ class DeviceFailed:
         told = {"error": data["error"], "code": data["code"], "xids": tuple(data["xids"])}
         return DeviceFailed(worker=worker, action=Action(data["action"]), **told)
 
+    of_node: ClassVar[str] = ""
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return (self.worker,)
+
     def facts(self) -> dict[str, object]:
         return {"code": self.code, "xids": list(self.xids), "action": str(self.action)}
 
@@ -151,6 +157,30 @@ class Probed:
     node: str
     number: int
     unreached: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFailed:
+    """The agent of `node` saw an error of a GPU that `workers` (maybe none) use. See xid_reports.py."""
+
+    node: str
+    workers: tuple[str, ...]
+    error: str
+    xids: tuple[int, ...]
+    action: Action
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> GpuFailed:
+        told = {name: tuple(data[name]) for name in ("workers", "xids")}
+        return GpuFailed(node=data["node"], error=data["error"], action=Action(data["action"]), **told)
+
+    @property
+    def of_node(self) -> str:
+        """The node, where the error concerns it even if nobody uses the GPU; else empty."""
+        return "" if self.action is Action.RESPAWN else self.node
+
+    def facts(self) -> dict[str, object]:
+        return {"code": None, "xids": list(self.xids), "action": str(self.action)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +207,7 @@ Input = (
     | ScriptFailed
     | DeviceFailed
     | Probed
+    | GpuFailed
     | StopRequested
     | Tick
 )

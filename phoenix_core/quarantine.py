@@ -7,10 +7,10 @@ on the same node gets the same GPU. The ranks that still train there go on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
-from phoenix_core.protocol import Kill, Record
+from phoenix_core.protocol import DeviceFailed, GpuFailed, Kill, Record
 from phoenix_core.roster import Member, State
 from phoenix_core.xids import Action
 
@@ -24,15 +24,23 @@ class Quarantine:
         self.errors: Counter[str] = Counter()
 
     def struck(
-        self, node: str, action: Action, members: Iterable[Member], ranked: Container[str]
-    ) -> list[Record | Kill]:
-        """A worker of `node` has reported a device error that asks for `action`; `ranked` are those with a rank.
+        self, event: DeviceFailed | GpuFailed, members: Mapping[str, Member], ranked: Container[str]
+    ) -> tuple[list[str], list[Record | Kill]]:
+        """The workers that an error of a device takes out, and what follows for their node.
 
-        Where that quarantines the node, those of its workers that have none are ended: none may get one.
+        Where that quarantines the node, those of its workers that are not `ranked` are ended: none may get a rank. A
+        rank that has not failed by itself goes on where nobody could take over from it.
         """
+        hit = [members[worker] for worker in event.workers if worker in members and members[worker].alive]
+        node = hit[0].node if hit else event.of_node
+        if not node:
+            return [], []
         self.errors[node] += 1
-        why = self._reason(node, action)
-        return self.fence(node, why, members, ranked) if why else []
+        others = [member for member in members.values() if member.worker not in event.workers]
+        why = self._reason(node, event.action)
+        fenced = self.fence(node, why, others, ranked) if why else []
+        alone = node in self.nodes and not any(other.alive and other.worker not in ranked for other in others)
+        return [] if alone and isinstance(event, GpuFailed) else [member.worker for member in hit], fenced
 
     def fence(self, node: str, why: str, members: Iterable[Member], ranked: Container[str]) -> list[Record | Kill]:
         """No worker of `node` may get a rank any more; does nothing where that was so before."""

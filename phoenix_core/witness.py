@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from phoenix_core.settings import for_script
+
 Message = Mapping[str, Any]
 
 
@@ -20,7 +22,8 @@ class Account:
     `called`, `told`: the first and the newest world that the worker was told, so it has a rank. `announced`: that, or a
     later alert. `resumed`, `restored`, `finished`: the newest generation that it was told to resume, has said to be
     restored in, has finished in; `broken`: the newest in which a collective of it broke. `suspected` is (cause,
-    detail). `code` is None while the process lives. `device_error` and `progress` are as the worker sent them.
+    detail). `local_rank` says which GPU it uses, from the first world on. `code` is None while the process lives.
+    `device_error` and `progress` are as the worker sent them.
     """
 
     worker: str
@@ -32,6 +35,7 @@ class Account:
     restored: int = 0
     finished: int = 0
     broken: int = 0
+    local_rank: int | None = None
     checkpointed: int = 0
     released: bool = False
     error: str = ""
@@ -56,6 +60,11 @@ class Witness:
         """As they are sent to a coordinator with the agent's hello."""
         return [dict(account.__dict__) for account in self._accounts.values()]
 
+    def local_ranks(self) -> dict[str, int]:
+        """Of the workers that live and have a rank, or had one."""
+        living = [account for account in self._accounts.values() if account.code is None]
+        return {account.worker: account.local_rank for account in living if account.local_rank is not None}
+
     def ordered(self, message: Message) -> None:
         """A command of the coordinator, before it is carried out."""
         op = message["op"]
@@ -70,6 +79,9 @@ class Witness:
                     whole = message["changes"] if "changes" in message else message["world"]
                     account.told = account.announced = whole["generation"]
                     account.called = account.called or account.told
+                    if account.local_rank is None and "world" in message:
+                        rank = whole["ranks"].index(account.worker)
+                        account.local_rank = int(for_script(rank, message["nodes"])["LOCAL_RANK"])
                 case "alert":
                     account.announced = message["generation"]
                 case "resume":

@@ -27,7 +27,7 @@ EXCEPTIONS = frozenset({("service/server.py", "dashboards")})
 TORCH_FREE = (
     "errors", "world", "events", "timeline", "placement", "membership", "roster", "detection", "protocol", "settings",
     "wire", "storeserver", "tripwire", "xids", "device_errors", "quarantine", "coordinator", "agent", "launcher",
-    "ledger", "witness", "succession", "keeper",
+    "ledger", "witness", "succession", "keeper", "xid_reports", "health",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from phoenix_core.protocol import (
     Decision,
     DeviceFailed,
     End,
+    GpuFailed,
     Input,
     Kill,
     LoopFinished,
@@ -605,3 +606,63 @@ def test_a_worker_that_was_waited_for_and_takes_its_node_into_quarantine_is_made
     decisions = drive.tell(device_failed(spawned.worker, Action.QUARANTINE_NODE))
     (end,) = only(decisions, End)
     assert "no node can start one" in end.reason
+
+
+def gpu_failed(node: str, *workers: str, action: Action = Action.QUARANTINE_NODE) -> GpuFailed:
+    return GpuFailed(node=node, workers=workers, error="Xid 79 of GPU 0000:3b:00", xids=(79,), action=action)
+
+
+def test_what_is_seen_of_a_gpu_takes_its_worker_out_before_anybody_waits_for_it() -> None:
+    drive = Drive().run()
+    decisions = drive.tell(gpu_failed("n2", "w2"))
+    detected = only(decisions, Record)[0]
+    assert (detected.fields["rank"], detected.fields["cause"], detected.fields["xids"]) == (2, "device_error", [79])
+    assert only(decisions, Announce)[0].world.ranks[2] == "w4"
+    assert [record.fields["node"] for record in only(decisions, Record) if record.kind == "node_quarantined"] == ["n2"]
+    assert drive.tell(device_failed("w2", Action.QUARANTINE_GPU)) == [], "the process met it too, a moment later"
+
+
+def test_a_process_is_replaced_on_the_same_node_for_an_error_of_its_own() -> None:
+    drive = Drive().run()
+    drive.tell(gpu_failed("n2", "w2", action=Action.RESPAWN))
+    drive.offer_all(7, lost=2)
+    drive.restore_all()
+    assert [spawned.node for spawned in only(drive.step(8), Spawn)] == ["n2"]
+    assert drive.tell(gpu_failed("n2", "w2", action=Action.RESPAWN)) == [], "told twice"
+
+
+def test_a_gpu_that_nobody_uses_yet_keeps_its_node_from_getting_a_rank() -> None:
+    drive = Drive(spares=2).run()
+    decisions = drive.tell(gpu_failed("s0"))
+    assert [kill.worker for kill in only(decisions, Kill)] == ["w4"] and not only(decisions, Announce)
+    assert only(drive.tell(WorkerExited(worker="w1", code=-9)), Announce)[0].world.ranks[1] == "w5"
+
+
+def test_who_waits_for_a_worker_of_a_node_that_is_quarantined_meanwhile_does_not_wait_for_ever() -> None:
+    membership = Membership(Job(rank_nodes=("n0", "n1", "n1")))
+    for now, one in enumerate(only(membership.start(), Spawn)):
+        membership.handle(WorkerParked(worker=one.worker, address=("127.0.0.1", 1)), float(now))
+    for worker in ("w0", "w1", "w2"):
+        membership.handle(Restored(worker=worker, generation=1), 9.0)
+    (coming,) = only(membership.handle(WorkerExited(worker="w1", code=-9), 10.0), Spawn)
+    decisions = membership.handle(gpu_failed("n1"), 10.1)
+    assert coming.worker in {kill.worker for kill in only(decisions, Kill)}
+    assert "no spare is left for rank 1" in only(decisions, End)[0].reason
+
+
+def test_all_ranks_of_a_node_go_at_once_where_all_its_gpus_fail() -> None:
+    membership = Membership(Job(rank_nodes=("n0", "n1", "n1"), spare_nodes=("s0", "s1")))
+    for now, one in enumerate(only(membership.start(), Spawn)):
+        membership.handle(WorkerParked(worker=one.worker, address=("127.0.0.1", 1)), float(now))
+    for worker in ("w0", "w1", "w2"):
+        membership.handle(Restored(worker=worker, generation=1), 9.0)
+    (announced,) = only(membership.handle(gpu_failed("n1", "w1", "w2"), 10.0), Announce)
+    assert announced.world.ranks == ("w0", "w3", "w4")
+
+
+def test_a_rank_that_nobody_could_take_over_goes_on_while_it_can() -> None:
+    drive = Drive(spares=0).run()
+    decisions = drive.tell(gpu_failed("n2", "w2"))
+    assert [decision.kind for decision in only(decisions, Record)] == ["node_quarantined"] and len(decisions) == 1
+    (end,) = only(drive.tell(device_failed("w2", Action.RESPAWN)), End)
+    assert "n2: in quarantine after errors of a GPU" in end.reason

@@ -290,7 +290,9 @@ def test_a_witness_keeps_what_was_ordered_and_said() -> None:
     witness = Witness()
     witness.ordered({"op": "spawn", "worker": "w0"})
     witness.said("w0", {"op": "parked", "address": ["127.0.0.1", 7]})
-    witness.ordered({"op": "world", "to": ["w0", "stranger"], "world": {"generation": 1}})
+    world = {"generation": 1, "ranks": ["w7", "w8", "w0"]}
+    witness.ordered({"op": "world", "to": ["w0", "stranger"], "world": world, "nodes": ["n1", "n0", "n1"]})
+    assert witness.local_ranks() == {"w0": 1}
     witness.said("w0", {"op": "restored", "generation": 1})
     witness.ordered({"op": "resume", "to": ["w0"], "generation": 1})
     witness.said("w0", {"op": "progress", "boundary": 3, "phase": "forward", "streams": {"a": [2, 1]}})
@@ -300,8 +302,9 @@ def test_a_witness_keeps_what_was_ordered_and_said() -> None:
     (account,) = [Account.from_json(account) for account in witness.accounts()]
     progress = {"boundary": 3, "phase": "forward", "streams": {"a": [2, 1]}}
     assert account == Account(
-        worker="w0", address=("127.0.0.1", 7), called=1, told=2, announced=3, resumed=1, restored=1, code=-9,
-        progress=progress,
+        worker="w0", address=("127.0.0.1", 7), called=1, told=2, announced=3, resumed=1, restored=1, local_rank=1,
+        code=-9, progress=progress,
     )  # fmt: skip
+    assert witness.local_ranks() == {}
     witness.ordered({"op": "world", "to": [], "changes": {"generation": 3}})
     assert witness.accounts() == []
