@@ -21,6 +21,7 @@ CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "process_abort": ("exit",),
     "gil_hold": _STALLS,
     "native_hang": _STALLS,
+    "gpu_xid": ("device_error", "exit", *_STALLS),
     "network_partition": ("node_lost", *_STALLS),
 }
 # Shapes of a partition that leave more than one node in the wrong.

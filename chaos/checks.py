@@ -8,6 +8,7 @@ from typing import Final
 from chaos.attribution import attribution, judge_blame
 from chaos.data_once import data_once
 from chaos.evidence import Evidence, steps_committed
+from chaos.gpu_health import asks_for_nothing, gpu_health, quarantined
 from chaos.kinds import FAULT_KINDS, Scope
 from chaos.recoveries import FaultOutcome, phase_hit
 from chaos.twin import final_digests, twin
@@ -162,6 +163,8 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
             return unknown(f"{name}: the record of the recovery is not whole ({_open_phase(final)})")
         return failed(f"{name}: the recovery did not end ({_open_phase(final)}): {_why(evidence)}")
     assert fault is not None
+    if evidence.run.completed and outcome.detected is None and asks_for_nothing(fault):
+        return passed(f"{name}: asks for nothing, and nobody was replaced")
     if evidence.run.completed and _resumed_unnoticed(outcome, evidence.run.events):
         return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
     if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
@@ -181,6 +184,8 @@ def _judge_spare(outcome: FaultOutcome, name: str, evidence: Evidence) -> CheckR
         return failed(f"{name}: hit a spare, and the job did not complete: {_why(evidence)}")
     if outcome.replacement is not None:
         return passed(f"{name}: spare {spare} was replaced by {outcome.replacement.worker}; no rank was touched")
+    if quarantined(outcome.fault, evidence.run.events) is not None:
+        return passed(f"{name}: spare {spare} was ended with the quarantine of its node; no rank was touched")
     exited = any(e.kind == "worker_exited" and e.worker == spare for e in evidence.run.events)
     if outcome.detected is not None or exited:
         return unknown(f"{name}: the job ended before a new spare was parked in place of {spare}")
@@ -261,6 +266,7 @@ CHECK_FUNCTIONS: Final[Mapping[str, Callable[[Evidence], CheckResult]]] = {
     "no_leak": no_leak,
     "attribution": attribution,
     "data_once": data_once,
+    "gpu_health": gpu_health,
 }
 
 

@@ -227,7 +227,8 @@ class Faults:
 
     def _forget(self, worker: str | None) -> None:
         for fault, active in list(self._active.items()):
-            if active.injection.worker == worker and fault_kind(active.injection.kind).scope is not Scope.NETWORK:
+            own = fault_kind(active.injection.kind).scope not in (Scope.NETWORK, Scope.GPU)
+            if active.injection.worker == worker and own:
                 self.revert(fault, "the process has ended")
 
 

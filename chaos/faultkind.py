@@ -27,6 +27,7 @@ class Scope(StrEnum):
     PROCESS = "process"
     TRAINING = "training"
     NETWORK = "network"
+    GPU = "gpu"
 
 
 @dataclass(frozen=True, kw_only=True)

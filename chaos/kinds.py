@@ -10,6 +10,7 @@ from chaos.errors import UnknownFaultKind
 from chaos.faultkind import TARGETS, TRIGGERS, FaultKind, Fidelity, Json, Scope
 from chaos.faultkind import params as _params
 from chaos.faultkind import ttl_s as _ttl_s
+from chaos.kinds_gpu import GPU_XID
 from chaos.kinds_inside import ACTS
 
 
@@ -110,6 +111,7 @@ NETWORK_RESET: Final = FaultKind(
 _ALL: Final = (
     PROCESS_KILL, PROCESS_STOP, *(kind for kind, _ in ACTS),
     NETWORK_PARTITION, NETWORK_RATE, NETWORK_DELAY, NETWORK_LOSS, NETWORK_RESET,
+    GPU_XID,
 )  # fmt: skip
 FAULT_KINDS: Final[Mapping[str, FaultKind]] = {kind.kind: kind for kind in _ALL}
 

@@ -128,6 +128,11 @@ class PartDirectory:
         """Orders to the processes of the job, and their answers (`chaos.agent.mailbox`)."""
         return self.path / "agents"
 
+    @property
+    def gpus(self) -> Path:
+        """One directory a node with its emulated GPUs and its kernel log (`chaos.nvml.state`)."""
+        return self.path / "gpus"
+
 
 class TrialDirectory:
     """Paths and documents of one trial. Every write that fails raises TrialError with the path and the reason."""

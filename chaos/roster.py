@@ -33,6 +33,8 @@ class WorkerInfo:
     state: WorkerState = WorkerState.STARTING
     since: int = 0
     rank: int | None = None
+    local_rank: int | None = None
+    """Which GPU of its node a rank uses; known of a worker that was resolved as a rank."""
 
 
 class Roster:
@@ -43,6 +45,7 @@ class Roster:
         self.ranks: tuple[str, ...] = ()
         self.generation: int | None = None
         self._parked_unknown: set[str] = set()
+        self._first_world: dict[str, tuple[str, ...]] = {}
 
     def observe(self, event: Event) -> None:
         if event.kind == "worker_spawned" and event.worker is not None:
@@ -76,7 +79,12 @@ class Roster:
             raise TargetGone(f"rank {target.rank} is held by {self.ranks[target.rank]}, which this trial did not start")
         if worker.state in (WorkerState.EXITED, WorkerState.FAILED):
             raise TargetGone(f"rank {target.rank} is held by {worker.worker}, which has {worker.state.value}")
-        return worker
+        return replace(worker, local_rank=self._local_rank(worker))
+
+    def _local_rank(self, worker: WorkerInfo) -> int:
+        """As the runtime counts: how many ranks before it were on its node in the first world that it was in."""
+        before = self._first_world[worker.worker][: worker.rank]
+        return sum(other in self.workers and self.workers[other].node == worker.node for other in before)
 
     def _longest_parked(self) -> WorkerInfo:
         parked = [worker for worker in self.workers.values() if worker.state is WorkerState.SPARE]
@@ -89,6 +97,7 @@ class Roster:
         assert isinstance(ranks, list)
         self.ranks, self.generation = tuple(str(worker) for worker in ranks), event.generation
         for rank, name in enumerate(self.ranks):
+            self._first_world.setdefault(name, self.ranks)
             worker = self.workers.get(name)
             if worker is not None and worker.state is not WorkerState.EXITED:
                 kept = worker.since if worker.state is WorkerState.ACTIVE else event.at

@@ -17,8 +17,10 @@ from chaos.cluster.abilities import abilities
 from chaos.cluster.layout import NETWORK_FILE
 from chaos.errors import InvalidScenario, Unsupported
 from chaos.files import check_files
+from chaos.nvml.build import no_gpus
+from chaos.nvml.prepare import HOSTS_FILE
 from chaos.record import PartDirectory
-from chaos.scenario import Cluster, Scenario
+from chaos.scenario import NO_GPUS, Cluster, Scenario
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +71,29 @@ class PhoenixRuntime:
             "--run-dir": job.directory.path,
         }
         environment = {DIRECTORY: str(job.directory.agents), SHIELD: "phoenix_core"}
-        if not cluster.isolated:
-            return Command(argv=self._run(flags, job), environment=environment)
-        file, count = job.directory.path / NETWORK_FILE, cluster.nodes + cluster.spares
-        nodes = ",".join(f"n{index}" for index in range(count))
-        build = (sys.executable, "-m", "chaos.cluster.build", "--nodes", nodes, "--file", str(file), "--")
-        return Command(argv=(*build, *self._run({**flags, "--hosts": file}, job)), environment=environment)
+        nodes = ("--nodes", ",".join(f"n{index}" for index in range(cluster.nodes + cluster.spares)))
+        makers: list[str] = []  # of what the nodes are, each of which becomes the next, and the last the job
+        hosts: dict[str, object] = {}
+        if cluster.isolated:
+            hosts = {"--hosts": job.directory.path / NETWORK_FILE}
+            makers += [sys.executable, "-m", "chaos.cluster.build", *nodes, "--file", str(hosts["--hosts"]), "--"]
+        if cluster.gpus != NO_GPUS:
+            gpus = {
+                "--directory": job.directory.gpus,
+                "--gpus": cluster.ranks_per_node,
+                "--driver": cluster.gpus,
+                **hosts,
+            }
+            makers += [sys.executable, "-m", "chaos.nvml.prepare", *nodes, *_arguments(gpus), "--"]
+            hosts = {"--hosts": job.directory.gpus / HOSTS_FILE}
+        return Command(argv=(*makers, *self._run({**flags, **hosts}, job)), environment=environment)
 
     def _run(self, flags: Mapping[str, object], job: Job) -> tuple[str, ...]:
-        shape = [str(part) for flag in flags.items() for part in flag]
-        return (sys.executable, "-m", "phoenix_core", "run", *shape, *with_agent(job))
+        return (sys.executable, "-m", "phoenix_core", "run", *_arguments(flags), *with_agent(job))
+
+
+def _arguments(flags: Mapping[str, object]) -> list[str]:
+    return [str(part) for flag in flags.items() for part in flag]
 
 
 RUNTIMES: Final[Mapping[str, Runtime]] = {runtime.name: runtime for runtime in (PhoenixRuntime(),)}
@@ -101,6 +116,8 @@ def runtime_for(scenario: Scenario, runtimes: Mapping[str, Runtime] = RUNTIMES) 
     check_files(scenario.job, scenario.options)
     if scenario.cluster.isolated and (trouble := abilities().isolation):
         raise Unsupported(trouble, field="cluster.isolation")
+    if scenario.cluster.gpus != NO_GPUS and (trouble := no_gpus()):
+        raise Unsupported(trouble, field="cluster.gpus")
     places = [(fault.kind, f"faults[{index}].kind") for index, fault in enumerate(scenario.faults)]
     places += [(fault.kind, "campaign") for fault in scenario.drawn]
     for kind, place in places if scenario.cluster.isolated else ():

@@ -15,16 +15,18 @@ from typing import Final
 from chaos.errors import InvalidFault, InvalidScenario
 from chaos.expansion import Campaign, campaign_schema, expand
 from chaos.faults import PlannedFault
-from chaos.kinds import FAULT_KINDS
+from chaos.kinds import FAULT_KINDS, Scope, fault_kind
 from chaos.located import MOST_CHARACTERS, Located, parse_located
+from chaos.nvml.xid_lines import DRIVERS
 from chaos.schema import violations
 from chaos.traces import read_traces
 from chaos.triggers import MOST_SECONDS, trigger_forms
 from chaos.workloads import WORKLOADS, Workload, workload
 
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
+NO_GPUS: Final = "none"
 ISOLATIONS: Final = ("none", "namespaces")
-CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak", "attribution", "data_once")
+CHECKS: Final = ("fired", "recovered", "twin", "agreement", "no_leak", "attribution", "data_once", "gpu_health")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +34,14 @@ class Cluster:
     """Shape of the job: `nodes * ranks_per_node` ranks, and spares on nodes of their own.
 
     `isolation`: "none" (all nodes share the machine's network) or "namespaces" (each node is a host of its own to it).
+    `gpus`: "none", or the generation of the driver of emulated GPUs, one for each rank of a node.
     """
 
     nodes: int = 4
     ranks_per_node: int = 1
     spares: int = 1
     isolation: str = "none"
+    gpus: str = NO_GPUS
 
     @property
     def world_size(self) -> int:
@@ -49,12 +53,15 @@ class Cluster:
 
     def check(self, fault: PlannedFault) -> None:
         """Raises InvalidFault where the fault cannot happen in this cluster."""
+        if fault_kind(fault.kind).scope is Scope.GPU and self.gpus == NO_GPUS:
+            need = f"{fault.kind} needs GPUs: set cluster.gpus to a driver ({', '.join(DRIVERS)})"
+            raise InvalidFault(need, field="kind")
         nodes = self.nodes + self.spares
         fault.check_cluster(nodes=nodes, world_size=self.world_size, spares=self.spares, isolated=self.isolated)
 
     def to_json(self) -> dict[str, object]:
         shape = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node, "spares": self.spares}
-        return {**shape, "isolation": self.isolation}
+        return {**shape, "isolation": self.isolation, "gpus": self.gpus}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +214,7 @@ def scenario_schema() -> dict[str, object]:
                     "ranks_per_node": {**count, "default": 1},
                     "spares": {"type": "integer", "minimum": 0, "maximum": 1024, "default": 1},
                     "isolation": {"enum": list(ISOLATIONS), "default": "none"},
+                    "gpus": {"enum": [NO_GPUS, *DRIVERS], "default": NO_GPUS},
                 },
             },
             "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0},

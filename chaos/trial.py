@@ -36,8 +36,10 @@ from chaos.evidence import Evidence, PartRecord, steps_committed
 from chaos.failures import LAUNCHER_LOG, explain
 from chaos.goodput import goodput
 from chaos.injectors import INJECTORS, Injector
+from chaos.injectors.gpu import GpuXid
 from chaos.injectors.inside import inside_injectors
 from chaos.injectors.network import network_injectors
+from chaos.kinds_gpu import GPU_XID
 from chaos.launch import GRACE_S, Ended, Launch
 from chaos.leaks import LeakReport, find_leaks, footprint
 from chaos.record import Part, PartDirectory, Result, TrialDirectory, utc_now
@@ -131,7 +133,8 @@ class _Trial:
             writer.close()
 
     def _injectors(self, stack: contextlib.ExitStack) -> Mapping[str, Injector]:
-        injectors = {**INJECTORS, **inside_injectors(self._directory.run.agents)}
+        run = self._directory.run
+        injectors = {**INJECTORS, **inside_injectors(run.agents), GPU_XID.kind: GpuXid(run.gpus, run.agents)}
         if not self._scenario.cluster.isolated:
             return injectors
         hand = stack.enter_context(HandClient(self._directory.run.path / NETWORK_FILE))

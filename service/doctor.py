@@ -15,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 from chaos.cluster.abilities import abilities
-from chaos.kinds import FAULT_KINDS
+from chaos.kinds import FAULT_KINDS, Scope
+from chaos.nvml.build import no_gpus
 
 _SHARED_MEMORY = Path("/dev/shm")
 # The events of the demo and their copy in the database take a few megabytes.
@@ -74,8 +75,10 @@ def _findings(directory: Path) -> Iterator[Finding]:
     can = abilities()
     works = "each node can have networks of its own, without root"
     yield Finding(name="isolated nodes", ok=not can.isolation, detail=can.isolation or works, needed=False)
+    gpus = no_gpus()
+    yield Finding(name="emulated GPUs", ok=not gpus, detail=gpus or "NVML's stand-in can be loaded", needed=False)
     for kind in FAULT_KINDS.values():
-        trouble = can.trouble(kind.kind)
+        trouble = gpus if kind.scope is Scope.GPU else can.trouble(kind.kind)
         detail = trouble or f"{kind.title.lower()} ({kind.fidelity.value})"
         yield Finding(name=kind.kind, ok=not trouble, detail=detail, needed=False)
 

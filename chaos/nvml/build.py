@@ -48,6 +48,15 @@ def library_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return directory
 
 
+def no_gpus() -> str:
+    """Why there can be no emulated GPUs here, in a sentence with the fix; empty where there can."""
+    try:
+        library_directory()
+    except NoStandIn as error:
+        return str(error)
+    return ""
+
+
 def _cache(environment: Mapping[str, str]) -> Path:
     """A directory that nobody else can write: what is in it will be loaded into processes."""
     home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "/nonexistent", ".cache")

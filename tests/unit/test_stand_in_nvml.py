@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -10,68 +9,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chaos.nvml.build import LIBRARY, NoStandIn, library_directory
-from chaos.nvml.state import EVENT_XID, Gpu, Machine, NodeGpus, NvmlEvent, environment
+from chaos.nvml.state import EVENT_XID, Gpu, Machine, NodeGpus, NvmlEvent
+from tests.nvml_reader import Reader
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler (apt-get install gcc libc6-dev)")
-
-# Reads one line of Python a time and answers with what it evaluates to, or with the error of NVML.
-READER = """
-import json, sys, time
-from pynvml import *
-def listen():
-    events = nvmlEventSetCreate()
-    for device in devices:
-        nvmlDeviceRegisterEvents(device, nvmlEventTypeXidCriticalError, events)
-    return events
-def wait(events, ms):
-    event = nvmlEventSetWait_v2(events, ms)
-    return [nvmlDeviceGetIndex(event.device), event.eventType, event.eventData, event.gpuInstanceId]
-for line in sys.stdin:
-    try:
-        said = eval(line)
-    except NVMLError as error:
-        said = str(error)
-    print(json.dumps(said, default=str), flush=True)
-"""
-
-
-class Reader:
-    """A process with pynvml, which is asked to evaluate expressions."""
-
-    def __init__(self, node: NodeGpus) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", READER],
-            env={**os.environ, **environment(library_directory(), node.directory)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.ask("nvmlInit()") is None
-        self.ask("globals().update(devices=[nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())])")
-
-    def say(self, expression: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(expression + "\n")
-        self.process.stdin.flush()
-
-    def hear(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def ask(self, expression: str) -> Any:
-        self.say(expression)
-        return self.hear()
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.communicate()
 
 
 @pytest.fixture

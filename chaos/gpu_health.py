@@ -1,0 +1,111 @@
+"""The check gpu_health: what the runtime saw of each Xid, and whether it did what the catalogue asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaos.evidence import Evidence
+from chaos.kinds_gpu import GPU_XID
+from chaos.nvml.effects import asked_for, default_effect
+from chaos.verdict import CheckResult, failed, passed, unknown
+from phoenix_core.events import Event
+from phoenix_core.xids import Action
+
+
+def gpu_health(evidence: Evidence) -> CheckResult:
+    """Every Xid was seen; those that ask for nothing led to nothing, the others took out whom they should."""
+    events = evidence.run.events
+    faults = [event for event in events if event.kind == "fault_injected" and event.data.get("kind") == GPU_XID.kind]
+    if not faults:
+        return passed("no GPU had an error of ours")
+    if not any(event.kind == "gpus_watched" for event in events):
+        return unknown("this runtime does not say what it sees of its GPUs")
+    for fault in faults:
+        if (trouble := _unseen(fault, events) or _wrong(fault, events)) is not None:
+            return trouble
+    return passed("; ".join(_story(fault, events) for fault in faults))
+
+
+def asks_for_nothing(fault: Event) -> bool:
+    """Whether it is an Xid that informs, or follows from something else: nobody may be taken out for it."""
+    return fault.data.get("kind") == GPU_XID.kind and wanted(fault) is Action.NOTHING
+
+
+def quarantined(fault: Event, events: Sequence[Event]) -> Event | None:
+    """What was said of the fault's node when it was given up, if it was, after the fault."""
+    own = (e for e in events if e.kind == "node_quarantined" and e.at >= fault.at)
+    return next((e for e in own if e.node == fault.node), None)
+
+
+def wanted(fault: Event) -> Action:
+    """What the catalogue asks for. A process that was killed, or met an error, is replaced in any case."""
+    params = fault.data["params"]
+    assert isinstance(params, dict)
+    xids = [params["xid"], *params["then"]]
+    action = asked_for(xids, params["recovery"], all_gpus=_whole_node(fault))
+    effect = default_effect(xids[0]) if params["effect"] == "default" else params["effect"]
+    if action is Action.NOTHING and effect != "none" and fault.rank is not None:
+        return Action.RESPAWN
+    return action
+
+
+def _whole_node(fault: Event) -> bool:
+    proof = fault.data.get("proof")
+    return isinstance(proof, dict) and len(proof.get("gpus", ())) > 1
+
+
+def _sightings(fault: Event, events: Sequence[Event]) -> list[Event]:
+    """By the node whose GPU it was, of any Xid of this fault."""
+    proof = fault.data["proof"]
+    assert isinstance(proof, dict)
+    return [
+        event
+        for event in events
+        if event.kind == "xid_seen" and event.node == fault.node and event.at >= fault.at
+        if event.data.get("xid") in proof["xids"] and event.data.get("pci") in proof["gpus"]
+    ]
+
+
+def _unseen(fault: Event, events: Sequence[Event]) -> CheckResult | None:
+    proof = fault.data["proof"]
+    assert isinstance(proof, dict)
+    seen = {event.data.get("xid") for event in _sightings(fault, events)}
+    if missing := [xid for xid in proof["xids"] if xid not in seen]:
+        return failed(f"{fault.data['fault']}: nobody on {fault.node} saw Xid {missing[0]}")
+    return None
+
+
+def _wrong(fault: Event, events: Sequence[Event]) -> CheckResult | None:
+    """None where what was done is what the catalogue asks for."""
+    name, action = fault.data["fault"], wanted(fault)
+    replaced, fenced = _replaced(fault, events), quarantined(fault, events)
+    if action is Action.NOTHING and replaced is not None:
+        return failed(f"{name}: asks for nothing, and {replaced.worker} was replaced ({replaced.data.get('detail')})")
+    if action in (Action.NOTHING, Action.RESPAWN) and fenced is not None:
+        return failed(f"{name}: asks for {action}, and {fault.node} was quarantined ({fenced.data.get('reason')})")
+    if action is Action.RESPAWN and replaced is None and fault.rank is not None:
+        return failed(f"{name}: {fault.worker} was to be replaced, and was not")
+    if action in (Action.QUARANTINE_GPU, Action.QUARANTINE_NODE) and fenced is None:
+        return failed(f"{name}: {fault.node} was to be quarantined, and was not")
+    if action is Action.RESPAWN and not _came_back(fault, events):
+        return unknown(f"{name}: the job ended before {fault.node} had a new worker")
+    return None
+
+
+def _replaced(fault: Event, events: Sequence[Event]) -> Event | None:
+    own = (e for e in events if e.kind == "failure_detected" and e.worker == fault.worker and e.at >= fault.at)
+    return next(own, None)
+
+
+def _came_back(fault: Event, events: Sequence[Event]) -> bool:
+    """Whether the node has as many workers as before: capacity that returned is seen, not assumed."""
+    return any(e.kind == "spare_parked" and e.node == fault.node and e.at > fault.at for e in events)
+
+
+def _story(fault: Event, events: Sequence[Event]) -> str:
+    first = _sightings(fault, events)[0]
+    seen = f"{fault.data['fault']}: seen by {first.data.get('source')} after {(first.at - fault.at) / 1e6:.1f} ms"
+    replaced = _replaced(fault, events)
+    if wanted(fault) is Action.NOTHING or replaced is None:
+        return f"{seen}, {wanted(fault)} asked for and done"
+    return f"{seen}, acted on after {(replaced.at - fault.at) / 1e6:.1f} ms ({wanted(fault)})"
