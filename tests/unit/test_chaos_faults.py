@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chaos.errors import InvalidFault, UnknownFaultKind
 from chaos.faults import Injection, PlannedFault, RandomRank, Rank, Spare, target_from_json
 from chaos.injectors import INJECTORS
+from chaos.injectors.gpu import GpuXid
 from chaos.injectors.inside import inside_injectors
 from chaos.kinds import FAULT_KINDS, Fidelity, Scope
 from chaos.scenario import Cluster
@@ -150,7 +151,8 @@ def test_a_receipt_survives_the_event_file() -> None:
 
 
 def test_each_kind_has_an_injector_of_that_kind_and_says_all_that_a_form_needs() -> None:
-    injectors = {**INJECTORS, **inside_injectors(Path("agents"))}
+    gpu = GpuXid(Path("gpus"), Path("agents"))
+    injectors = {**INJECTORS, **inside_injectors(Path("agents")), gpu.kind.kind: gpu}
     assert set(injectors) == {name for name, kind in FAULT_KINDS.items() if kind.scope is not Scope.NETWORK}
     for name, kind in FAULT_KINDS.items():
         assert name not in injectors or injectors[name].kind is kind
