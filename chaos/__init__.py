@@ -3,6 +3,7 @@
 Values (pure, with JSON forms)
     kinds       FaultKind (registry FAULT_KINDS), Scope, Fidelity
     faults      Target, Trigger, PlannedFault, Injection
+    triggers, expansion, mixes   when: Trigger; plans of many faults written out; what broke in a published run
     scenario    Scenario, Cluster, load_scenario / parse_scenario / Scenario.from_json, scenario_schema, fault_schema
     workloads   Workload (registry WORKLOADS): what a scenario may name instead of a command
     verdict     Verdict (PASS | FAIL | UNKNOWN), CheckResult
@@ -12,7 +13,10 @@ Decisions (pure)
     schedule    which planned faults are due, given the events so far and the time
     roster      which process is which worker and rank, from events
     evidence    what the checks may look at
-    checks, twin   fired, recovered, agreement, no_leak; and twin, which compares with the undisturbed run
+    underway    which phase a recovery is in, event by event
+    foresight   whom a fault would hit now
+    checks, attribution, data_once, twin   one function each; twin compares with the undisturbed run
+    suite, summary, goodput   a list of trials; what came of it, as JSON, Markdown and JUnit
     requests    the lines of requests.jsonl as values
     schema, located   a document against its JSON Schema, with field and line of each mistake
     failures    why a job failed, with the last lines of the log that tells
@@ -20,6 +24,8 @@ Decisions (pure)
 Effects
     record      TrialDirectory: spec.json, requests.jsonl, run/, twin/, pid, result.json; Spec, Result
     trial       run_trial(directory) -> Result; `python -m chaos.trial run DIR`
+    nightly, undisturbed   all trials of a suite into one directory; undisturbed runs that serve several
+    traces      files with times of faults
     injectors/  one small protocol; process.py kills and freezes, network.py parts, slows and resets
     cluster/    isolated nodes: built as network namespaces, parted and healed by a process inside of them (the hand)
     files       whether the files that a scenario names can be trained on

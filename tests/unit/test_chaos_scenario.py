@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 
 from chaos.errors import InvalidScenario
 from chaos.scenario import CHECKS, Cluster, Scenario, load_scenario, parse_scenario, scenario_schema, schema_text
+from chaos.suite import load_suite, suite_schema
 from chaos.workloads import GPT, WORKLOADS
 
-LIBRARY = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
+SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+SUITES = [SCENARIOS / "nightly.yaml", *sorted((SCENARIOS / "suites").glob("*.yaml"))]
+LIBRARY = [path for path in sorted(SCENARIOS.glob("*.yaml")) if path not in SUITES]
+# The demonstration plans no fault of its own, and the campaigns last longer than a nightly has.
+NOT_NIGHTLY = {"demo", "poisson-kills", "llama3-mix"}
 
 TEXT = """\
 name: kill-one
@@ -140,6 +146,23 @@ def test_the_library_can_be_loaded_and_names_match_files(path: Path) -> None:
     assert scenario.name == path.stem
     assert scenario.description
     Draft202012Validator(scenario_schema()).validate(scenario.to_json())
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_each_scenario_says_at_its_top_what_it_is_for(path: Path) -> None:
+    assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_the_suites_can_be_loaded(path: Path) -> None:
+    suite = load_suite(path)
+    assert suite.name == path.stem and suite.description
+    Draft202012Validator(suite_schema()).validate(yaml.safe_load(path.read_text()))
+
+
+def test_the_nightly_runs_every_scenario_once() -> None:
+    named = [trial.name for trial in load_suite(SCENARIOS / "nightly.yaml").trials]
+    assert sorted(named) == sorted({path.stem for path in LIBRARY} - NOT_NIGHTLY)
 
 
 def test_the_exported_schema_is_a_schema() -> None:
