@@ -17,6 +17,7 @@ from chaos import runtimes
 from chaos.cluster.abilities import Abilities
 from chaos.errors import InvalidScenario, TrialError
 from chaos.nightly import Nightly, plan
+from chaos.procfs import all_processes
 from chaos.record import TrialDirectory
 from chaos.suite import Suite, suite_from
 from chaos.summary import State, Summary
@@ -163,6 +164,29 @@ def test_ctrl_c_ends_the_suite_in_order(run_dir: Path) -> None:
     assert "not begun: interrupted" in out
     told = json.loads((run_dir / "out" / "summary.json").read_text())
     assert (told["verdict"], told["finished_at"] is not None) == ("UNKNOWN", True)
+
+
+def test_kill_9_in_the_middle_leaves_nothing_running_and_what_was_known(run_dir: Path) -> None:
+    plan = json.dumps({"name": "x", "scenarios": [entry("a"), entry("b", steps=100_000)]})
+    with command(run_dir, plan) as process:
+        wait_until((run_dir / "out" / "002-b" / "run" / "events" / "w0.jsonl").exists, "the second trial", 30.0)
+        process.kill()
+        process.communicate()
+    wait_until(lambda: not naming(run_dir), "everything of the suite ends")
+    told = json.loads((run_dir / "out" / "summary.json").read_text())
+    assert [trial["state"] for trial in told["trials"]] == ["PASS"] and told["finished_at"] is None
+
+
+def naming(directory: Path) -> list[int]:
+    """Processes whose command line names this directory."""
+    return [stat.pid for stat in all_processes() if os.fsencode(directory) in command_line(stat.pid) and not stat.ended]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_suite_that_cannot_be_read_is_a_usage_error(run_dir: Path) -> None:
