@@ -76,8 +76,8 @@ class Faults:
     """What is planned, what was applied, what is still active; every change is an event of the injector's file.
 
     `asked` is every fault that was asked for, in time or not. `over`: nothing can be hit any more, and what is asked
-    for from then on is missed; `late` holds the events that say so. `halted`: why nothing is injected until a release;
-    what comes due meanwhile is missed. `keeper`: the process whose descendants alone may be hit.
+    for from then on is missed; `late` holds the events that say so. What comes due while it is halted is
+    missed. `keeper`: the process whose descendants alone may be hit.
     """
 
     def __init__(self, scenario: Scenario, writer: EventWriter, injectors: Mapping[str, Injector] = INJECTORS) -> None:
@@ -86,7 +86,7 @@ class Faults:
         self.schedule = Schedule(scenario.planned, seed=scenario.seed, world_size=cluster.world_size)
         self.asked: list[PlannedFault] = list(scenario.planned)
         self.over = False
-        self.halted = ""
+        self._halts: dict[str, str] = {}
         self.keeper: int | None = None
         self.late: list[Event] = []
         self._writer = writer
@@ -136,13 +136,19 @@ class Faults:
         for due in self.schedule.add(fault, now=now):
             self._apply(due)
 
-    def halt(self, reason: str) -> None:
-        """Take everything back, and inject nothing more until `release`."""
-        self.halted = f"halted: {reason}"
-        self._take_back(self.halted)
+    @property
+    def halted(self) -> str:
+        """Why nothing is injected until a release; empty where something may be."""
+        return next((f"halted: {reason}" for reason in self._halts.values()), "")
 
-    def release(self) -> None:
-        self.halted = ""
+    def halt(self, reason: str, halt: str = "") -> None:
+        """Take everything back, and inject nothing more until this halt is released. It may be said again."""
+        self._halts[halt] = reason
+        self._take_back(f"halted: {reason}")
+
+    def release(self, halt: str = "") -> None:
+        """One halt is over; without an id all are."""
+        self._halts = {name: reason for name, reason in self._halts.items() if halt and name != halt}
 
     def note(self, request: Request) -> None:
         """The audit line of a request, whatever comes of it."""
@@ -309,9 +315,9 @@ class Conductor:
     def _serve(self, request: Request) -> None:
         self._faults.note(request)
         if isinstance(request, HaltRequest):
-            self._faults.halt(request.reason)
+            self._faults.halt(request.reason, request.halt)
         elif isinstance(request, ReleaseRequest):
-            self._faults.release()
+            self._faults.release(request.halt)
         elif isinstance(request, CancelRequest):
             self._end(Outcome.CANCELLED, f"cancelled: {request.reason}")
         elif isinstance(request, RefusedRequest):

@@ -49,24 +49,26 @@ class RevertRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class HaltRequest:
-    """{"halt": true, "reason"}: take every fault back, and inject none until a release."""
+    """{"halt": true or an id, "reason"}: take every fault back, and inject none until this halt is released."""
 
     reason: str
+    halt: str = ""
 
     @property
     def audit(self) -> dict[str, object]:
-        return {"request": "halt", "reason": self.reason}
+        return {"request": "halt", "halt": self.halt, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRequest:
-    """{"release": true, "reason"}: faults may be injected again."""
+    """{"release": true or the id of a halt, "reason"}: all halts, or that one, are over."""
 
     reason: str
+    halt: str = ""
 
     @property
     def audit(self) -> dict[str, object]:
-        return {"request": "release", "reason": self.reason}
+        return {"request": "release", "halt": self.halt, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +117,11 @@ def parse_request(line: bytes) -> Request:
     if not isinstance(data, Mapping):
         return RefusedRequest(fault="", kind="", reason=f"not a JSON object: {line[:80]!r}")
     reason = str(data.get("reason") or "no reason given")
-    for word, form in (("cancel", CancelRequest), ("halt", HaltRequest), ("release", ReleaseRequest)):
-        if data.get(word) is True:
-            return form(reason=reason)
+    if data.get("cancel") is True:
+        return CancelRequest(reason=reason)
+    for word, form in (("halt", HaltRequest), ("release", ReleaseRequest)):
+        if (halt := data.get(word)) is True or (isinstance(halt, str) and halt):
+            return form(reason=reason, halt="" if halt is True else halt)
     if isinstance(data.get("revert"), str):
         return RevertRequest(fault=str(data["revert"]), reason=reason)
     try:

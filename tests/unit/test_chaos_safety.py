@@ -95,6 +95,20 @@ def test_a_halt_takes_back_what_lasts_and_lets_nothing_new_happen_until_a_releas
     assert [held.injection.fault for held in trial.injector.held] == ["a", "d"]
 
 
+def test_each_of_several_halts_has_to_be_released(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    for _ in range(2):  # whoever is not sure whether it has said so says it again
+        trial.faults.halt("smoke", "h1")
+    trial.faults.halt("water", "h2")
+    trial.faults.release("h1")
+    assert trial.faults.halted == "halted: water"
+    trial.faults.release("h2")
+    assert trial.faults.halted == ""
+    trial.faults.halt("fire", "h3")
+    trial.faults.release()
+    assert trial.faults.halted == ""
+
+
 def test_what_is_planned_is_missed_while_halted(tmp_path: Path) -> None:
     trial = Trial(tmp_path, stop("later", trigger={"at_step": 3}))
     trial.faults.halt("enough")
@@ -148,6 +162,7 @@ def test_requests_of_a_halt_and_what_is_said_of_each(tmp_path: Path) -> None:
 
 def test_a_plan_of_many_is_no_live_request() -> None:
     poisson = b'{"fault": "a", "kind": "process_kill", "target": {"rank": 0}, "trigger": {"trace": [1]}}'
+    assert parse_request(b'{"halt": "h7", "reason": "r"}') == HaltRequest(reason="r", halt="h7")
     assert "a request is one fault" in parse_request(poisson).audit["reason"]  # type: ignore[operator]
 
 
