@@ -19,6 +19,7 @@ from chaos.errors import ChaosError, TrialError, Unsupported
 from chaos.provenance import provenance
 from chaos.record import Result, TrialDirectory, utc_now, write_atomically, writing
 from chaos.runtimes import RUNTIMES, Runtime, runtime_for
+from chaos.schedule import drawn
 from chaos.suite import PlannedTrial, Suite
 from chaos.summary import Entry, State, Summary, junit, markdown
 from chaos.trial import TrialObserver, run_trial
@@ -120,8 +121,10 @@ def plan(suite: Suite) -> str:
     """What would run: every trial, and every fault of it with the choices that its seed makes."""
     lines = []
     for trial in suite.trials:
-        lines.append(f"{trial.name}  ({trial.scenario.workload}, {trial.scenario.steps} steps)")
-        for fault in trial.scenario.planned:
+        scenario = trial.scenario
+        lines.append(f"{trial.name}  ({scenario.workload}, {scenario.steps} steps)")
+        for one in scenario.planned:
+            fault = drawn(one, seed=scenario.seed, world_size=scenario.cluster.world_size)
             who, when = (json.dumps(part.to_json()) for part in (fault.target, fault.trigger))
             lines.append(f"  {fault.id}  {fault.kind}  {who}  {when}{f'  {fault.reason}' if fault.reason else ''}")
     return "\n".join(lines)

@@ -111,12 +111,12 @@ class Schedule:
         assert not self.knows(fault.id), f"fault {fault.id} is planned twice"
         assert not isinstance(fault.trigger, Poisson | Trace), f"fault {fault.id} stands for many: expand it first"
         self._known.add(fault.id)
-        drawn = replace(fault, target=self._draw(fault.id)) if isinstance(fault.target, RandomRank) else fault
-        waiting = _Waiting(fault=drawn, live=now)
+        fault = drawn(fault, seed=self._seed, world_size=self._world_size)
+        waiting = _Waiting(fault=fault, live=now)
         self._waiting[fault.id] = waiting
         if reason := self._gone_by(waiting):
             del self._waiting[fault.id]
-            return [Due(fault=drawn, late=reason)]
+            return [Due(fault=fault, late=reason)]
         return self.tick(now) if now is not None else []
 
     def tick(self, now: int) -> list[Due]:
@@ -208,9 +208,6 @@ class Schedule:
         base = self._first_step_at if waiting.live is None else waiting.live
         return None if base is None else base + round(trigger.after_s * NANOSECONDS)
 
-    def _draw(self, fault_id: str) -> Rank:
-        return Rank(rank=Random(f"{self._seed}/{fault_id}").randrange(self._world_size))
-
     def _fire_all(self, due: Callable[[_Waiting], bool], event: Event | None = None) -> list[Due]:
         return [one for waiting in list(self._waiting.values()) if due(waiting) for one in self._fire(waiting, event)]
 
@@ -222,6 +219,13 @@ class Schedule:
             self._armed.append((event.at + round(offset_s * NANOSECONDS), fault))
             return []
         return [Due(fault=fault)]
+
+
+def drawn(fault: PlannedFault, *, seed: int, world_size: int) -> PlannedFault:
+    """With a rank in place of a random one."""
+    if not isinstance(fault.target, RandomRank):
+        return fault
+    return replace(fault, target=Rank(rank=Random(f"{seed}/{fault.id}").randrange(world_size)))
 
 
 def _is_before(event: Event, waiting: _Waiting) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,10 +115,11 @@ def test_what_none_can_run_is_refused_before_anything_is_started(run_dir: Path) 
 
 
 def test_the_plan_tells_what_the_seeds_choose() -> None:
-    poisson = KILL | {"trigger": {"poisson": {"mtbf_s": 3, "count": 2}}}
+    poisson = KILL | {"target": {"random_rank": True}, "trigger": {"poisson": {"mtbf_s": 3, "count": 2}}}
     told = plan(suite(entry("a", faults=[poisson])))
     assert told.splitlines()[0] == "a  (gpt-tiny, 40 steps)"
-    assert told.splitlines()[1].startswith('  kill-1  process_kill  {"rank": 2}  {"after_s": ')
+    assert re.match(r'  kill-1  process_kill  {"rank": [0-3]}  {"after_s": ', told.splitlines()[1])
+    assert told == plan(suite(entry("a", faults=[poisson]))) != plan(suite(entry("a", faults=[poisson], seed=9)))
 
 
 def command(run_dir: Path, plan: str, *more: str) -> subprocess.Popen[str]:
