@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,24 +13,10 @@ from chaos.record import utc_now
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def machine() -> dict[str, object]:
-    """What must be equal for two results to be comparable: nothing in it changes from hour to hour."""
-    memory_kb = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
-    model = next(
-        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
-    )
-    return {
-        "cpu": model or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(int(memory_kb) / 2**20),
-        "system": platform.system(),
-    }
-
-
 def circumstances() -> dict[str, object]:
     """Which code ran where and when; `load` is what else the machine was doing at the start."""
     code = provenance().to_json()
-    return {"at": utc_now(), **code, "machine": machine(), "load": round(os.getloadavg()[0], 2)}
+    return {"at": utc_now(), **code, "load": round(os.getloadavg()[0], 2)}
 
 
 def publish(name: str, document: Mapping[str, object], page: str, directory: Path = RESULTS) -> tuple[Path, Path]:
@@ -64,10 +49,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first column is text, the others are numbers."""
     lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
