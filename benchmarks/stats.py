@@ -1,4 +1,8 @@
-"""The statistics of the published numbers: medians with ranges, ratios with bootstrap intervals. Pure."""
+"""The statistics of the published numbers: medians with ranges, and ratios of paired measurements. Pure.
+
+Independent groups are compared by `chaos.compare.ranks`. Overhead is measured in pairs of neighbouring blocks, whose
+drift those tests would count as noise; so its ratio is formed within each pair, and its interval over the pairs.
+"""
 
 from __future__ import annotations
 
