@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -26,6 +26,8 @@ from chaos.provenance import Provenance, provenance
 from chaos.recoveries import RecoveryRecord
 from chaos.scenario import Scenario
 from chaos.verdict import CheckResult, Verdict
+
+Parse = Callable[[object], Scenario]
 
 
 class Part(StrEnum):
@@ -56,11 +58,11 @@ class Spec:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, object]) -> Spec:
+    def from_json(data: Mapping[str, object], parse: Parse = Scenario.from_json) -> Spec:
         """Raises InvalidScenario or KeyError for a document that is no specification."""
         return Spec(
             trial=str(data["trial"]),
-            scenario=Scenario.from_json(data["scenario"]),
+            scenario=parse(data["scenario"]),
             provenance=Provenance.from_json(data),
             created_at=str(data["created_at"]),
         )
@@ -162,13 +164,16 @@ class TrialDirectory:
     def write_spec(self, spec: Spec) -> None:
         write_atomically(self.spec_file, spec.to_json())
 
-    def read_spec(self) -> Spec:
-        """Raises TrialError where there is none, or none that this version can run."""
+    def read_spec(self, parse: Parse = Scenario.from_json) -> Spec:
+        """Raises TrialError where there is none, or none that this version can run.
+
+        `parse` may remember scenarios: of many trials most have the same one, and checking it costs most of the time.
+        """
         data = self._read(self.spec_file)
         if data is None:
             raise TrialError(f"{self.spec_file}: there is none, so this is no trial directory")
         try:
-            return Spec.from_json(data)
+            return Spec.from_json(data, parse)
         except (InvalidScenario, KeyError) as error:
             raise TrialError(f"{self.spec_file}: not a specification that can be run: {error}") from error
 

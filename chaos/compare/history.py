@@ -1,0 +1,327 @@
+"""One metric of one scenario over time: points, levels, where they changed, and how noisy each machine is. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median, pvariance
+from typing import Any, Final
+
+from chaos.compare.changepoints import change_points, spikes
+from chaos.compare.ranks import log_deviation, median_interval, trials_needed
+from chaos.compare.rows import finite
+from chaos.compare.rule import RULE, at_resolution
+from chaos.compare.samples import SUCCESS, TOTAL, Code, TrialSample, differences, metrics_of
+
+EFFECTS: Final = (5, 10, 20)
+# A number of trials that nobody will run says that the effect cannot be seen on this machine.
+MOST_TRIALS: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """A remark of somebody about a moment: a new kernel, a moved machine."""
+
+    at: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """All trials of one code in one session."""
+
+    samples: tuple[TrialSample, ...]
+    values: tuple[float, ...]
+
+    @property
+    def first(self) -> TrialSample:
+        return self.samples[0]
+
+    @property
+    def comparable(self) -> tuple[str, str]:
+        return self.first.fingerprint, self.first.version
+
+    @property
+    def level(self) -> float:
+        """NaN where there is none: no trial was judged, or most did not recover."""
+        middle = median(at_resolution(self.values)) if self.values else math.inf
+        return math.nan if math.isinf(middle) else middle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Points first..last that share a level; no segment reaches over a change of machine or scenario."""
+
+    first: int
+    last: int
+    median: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    scenario: str
+    fault: str
+    metric: str
+    points: tuple[Point, ...]
+    segments: tuple[Segment, ...]
+    spikes: frozenset[int]
+    breaks: tuple[int, ...]
+    changes: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(
+        self, annotations: Sequence[Annotation] = (), subjects: Mapping[str, str] | None = None
+    ) -> dict[str, object]:
+        """`subjects`: the first line of the message of each commit, where it is known."""
+        known = subjects or {}
+        return {
+            "scenario": self.scenario,
+            "fault": self.fault,
+            "metric": self.metric,
+            "points": [self._point(index, point, known) for index, point in enumerate(self.points)],
+            "segments": [{"first": s.first, "last": s.last, "median": s.median} for s in self.segments],
+            "change_points": [self._change(index) for index in self.changes],
+            "breaks": [self._break(index) for index in self.breaks],
+            "annotations": [
+                {"at": remark.at, "text": remark.text, "index": self._index_at(remark.at)} for remark in annotations
+            ],
+            "noise": noise(self),
+            "notes": list(self.notes),
+        }
+
+    def _point(self, index: int, point: Point, subjects: Mapping[str, str]) -> dict[str, object]:
+        first, interval = point.first, median_interval(point.values)
+        judged = sum(sample.judged for sample in point.samples)
+        succeeded = sum(sample.succeeded for sample in point.samples)
+        middle = median(point.values) if point.values else None
+        if self.metric == SUCCESS:
+            middle = succeeded / judged if judged else None
+        return {
+            "index": index,
+            "session": first.session,
+            "code": first.code.name,
+            "short": first.code.short,
+            "subject": subjects.get(first.code.commit),
+            "dirty": bool(first.code.diff),
+            "at": first.at,
+            "fingerprint": first.fingerprint,
+            "scenario_version": first.version,
+            "n": judged if self.metric == SUCCESS else len(point.values),
+            "median": finite(middle),
+            "low": finite(interval[0]) if interval else None,
+            "high": finite(interval[1]) if interval else None,
+            "values": [finite(value) for value in point.values],
+            "not_recovered": sum(math.isinf(value) for value in point.values),
+            "succeeded": succeeded,
+            "trials": [sample.trial for sample in point.samples],
+            "segment": next((n for n, s in enumerate(self.segments) if s.first <= index <= s.last), None),
+            "spike": index in self.spikes,
+        }
+
+    def _change(self, index: int) -> dict[str, object]:
+        before = next(segment for segment in self.segments if segment.last == index - 1)
+        after = next(segment for segment in self.segments if segment.first == index)
+        return {
+            "index": index,
+            "before": before.median,
+            "after": after.median,
+            "ratio": after.median / before.median,
+            "code": self.points[index].first.code.name,
+            "previous": self.points[index - 1].first.code.name,
+        }
+
+    def _break(self, index: int) -> dict[str, object]:
+        before, after = self.points[index - 1].first, self.points[index].first
+        if before.fingerprint != after.fingerprint:
+            return {"index": index, "kind": "machine", "fields": differences(before.machine, after.machine)}
+        return {"index": index, "kind": "scenario", "fields": differences(before.shape, after.shape)}
+
+    def _index_at(self, at: str) -> int | None:
+        """The first point from then on."""
+        return next((index for index, point in enumerate(self.points) if point.first.at >= at), None)
+
+
+def history(
+    samples: Sequence[TrialSample], scenario: str, *, fault: str = "", metric: str = TOTAL, newest: int | None = None
+) -> History:
+    """`samples` in any order; of the scenario's faults the first is taken where none is named, of points the newest."""
+    own = sorted((s for s in samples if s.scenario == scenario), key=lambda sample: (sample.at, sample.trial))
+    fault = fault or next(iter(faults_of(own)), "")
+    points = _points(own, fault, metric)[-(newest or 0) :]
+    breaks = [i for i in range(1, len(points)) if points[i].comparable != points[i - 1].comparable]
+    segments: list[Segment] = []
+    changes: list[int] = []
+    odd: set[int] = set()
+    notes: list[str] = []
+    edges = [0, *breaks, len(points)] if metric != SUCCESS and points else []
+    for first, last in pairwise(edges):
+        known = [index for index in range(first, last) if not math.isnan(points[index].level)]
+        levels = [points[index].level for index in known]
+        odd |= {index for index, spike in zip(known, spikes(levels), strict=True) if spike}
+        try:
+            found = [known[index] for index in change_points(levels)]
+        except ImportError:
+            found, notes = [], ["change points are not looked for: ruptures is not installed (pip install ruptures)"]
+        changes += found
+        segments += _segments(points, [first, *found, last])
+    return History(
+        scenario=scenario,
+        fault=fault,
+        metric=metric,
+        points=tuple(points),
+        segments=tuple(segments),
+        spikes=frozenset(odd),
+        breaks=tuple(breaks),
+        changes=tuple(changes),
+        notes=tuple(notes),
+    )
+
+
+def noise(of: History) -> list[dict[str, object]]:
+    """How much the same code differs from itself on each machine, and the trials a side that see an effect through it.
+
+    `trial_cv` is within a code and session; `session_cv` is what sessions of one level differ by beyond that.
+    """
+    machines: dict[str, list[Point]] = {}
+    for point in of.points:
+        machines.setdefault(point.first.fingerprint, []).append(point)
+    return [_noise_of(of, fingerprint, points) for fingerprint, points in machines.items()]
+
+
+def series(samples: Sequence[TrialSample]) -> list[dict[str, object]]:
+    """What there is to choose from: scenario and fault with their metrics."""
+    found = []
+    for scenario in sorted({sample.scenario for sample in samples}):
+        own = [sample for sample in samples if sample.scenario == scenario]
+        extent = {**_extent(own), "fingerprints": sorted({sample.fingerprint for sample in own})}
+        found += [
+            {"scenario": scenario, "fault": fault, "metrics": metrics_of(own, fault), **extent}
+            for fault in faults_of(own) or [""]
+        ]
+    return found
+
+
+def codes(samples: Sequence[TrialSample], subjects: Mapping[str, str] | None = None) -> list[dict[str, object]]:
+    """Every code that was measured, the newest measurement first."""
+    grouped: dict[Code, list[TrialSample]] = {}
+    for sample in samples:
+        grouped.setdefault(sample.code, []).append(sample)
+    found: list[dict[str, Any]] = [
+        {
+            "name": code.name,
+            "short": code.short,
+            "subject": (subjects or {}).get(code.commit),
+            "dirty": bool(code.diff),
+            "trials": len(own),
+            "last_at": max(sample.at for sample in own),
+        }
+        for code, own in grouped.items()
+    ]
+    return sorted(found, key=lambda entry: entry["last_at"], reverse=True)
+
+
+def machines(samples: Sequence[TrialSample]) -> list[dict[str, object]]:
+    """Every machine that measured; one whose trials do not name it has the fingerprint ""."""
+    grouped: dict[str, list[TrialSample]] = {}
+    for sample in samples:
+        grouped.setdefault(sample.fingerprint, []).append(sample)
+    found = []
+    for fingerprint, own in grouped.items():
+        extent = _extent(own)
+        found.append(
+            {
+                "fingerprint": fingerprint,
+                "machine": dict(own[-1].machine),
+                "trials": extent["trials"],
+                "sessions": extent["sessions"],
+            }
+        )
+    return found
+
+
+def faults_of(samples: Sequence[TrialSample]) -> list[str]:
+    return list(dict.fromkeys(fault for sample in samples for fault in sample.times))
+
+
+def baseline(samples: Sequence[TrialSample], commits: Collection[str]) -> tuple[TrialSample, ...]:
+    """Trials of these commits since each scenario's level last changed: what a later commit may be held against."""
+    own = [sample for sample in samples if sample.code.commit in commits and not sample.code.diff]
+    kept: list[TrialSample] = []
+    for scenario in sorted({sample.scenario for sample in own}):
+        seen = history(own, scenario)
+        first = max([0, *seen.changes, *seen.breaks])
+        kept += [sample for point in seen.points[first:] for sample in point.samples]
+    return tuple(kept)
+
+
+def _points(samples: Sequence[TrialSample], fault: str, metric: str) -> list[Point]:
+    grouped: dict[tuple[object, ...], list[TrialSample]] = {}
+    for sample in samples:
+        key = (sample.session, sample.code, sample.fingerprint, sample.version)
+        grouped.setdefault(key, []).append(sample)
+    points = []
+    for own in grouped.values():
+        times = [sample.times.get(fault, {}) for sample in own]
+        values = tuple(time[metric] for time in times if metric in time)
+        points.append(Point(samples=tuple(own), values=values))
+    return points
+
+
+def _segments(points: Sequence[Point], edges: Sequence[int]) -> list[Segment]:
+    found = []
+    for first, last in pairwise(edges):
+        levels = [point.level for point in points[first:last] if not math.isnan(point.level)]
+        if levels:
+            found.append(Segment(first=first, last=last - 1, median=median(levels)))
+    return found
+
+
+def _noise_of(of: History, fingerprint: str, points: Sequence[Point]) -> dict[str, object]:
+    trial = log_deviation(*(at_resolution(point.values) for point in points))
+    needed = None if trial is None else [trials_needed(trial, effect / 100) for effect in EFFECTS]
+    return {
+        "fingerprint": fingerprint,
+        "machine": dict(points[-1].first.machine),
+        "trial_cv": trial,
+        "session_cv": _between_sessions(of, fingerprint, trial),
+        **{
+            name: value
+            for name, value in _extent([sample for point in points for sample in point.samples]).items()
+            if name != "last_at"
+        },
+        "needed": {
+            str(effect): None if needed is None or needed[place] > MOST_TRIALS else needed[place]
+            for place, effect in enumerate(EFFECTS)
+        },
+        "delta": RULE.delta,
+    }
+
+
+def _between_sessions(of: History, fingerprint: str, trial: float | None) -> float | None:
+    """The variance of levels within segments, less what trials alone make of it (a median's is pi/2 of a mean's)."""
+    variances, weights = [], []
+    for segment in of.segments:
+        points = [
+            point
+            for index, point in enumerate(of.points[segment.first : segment.last + 1], segment.first)
+            if point.first.fingerprint == fingerprint and not math.isnan(point.level) and index not in of.spikes
+        ]
+        if len(points) >= 3:
+            count = len(points)
+            within = math.fsum(math.pi / 2 * (trial or 0.0) ** 2 / len(point.values) for point in points) / count
+            seen = pvariance([math.log(point.level) for point in points]) * count / (count - 1)
+            variances.append(max(0.0, seen - within))
+            weights.append(count - 1)
+    if not weights:
+        return None
+    return math.sqrt(math.fsum(v * w for v, w in zip(variances, weights, strict=True)) / sum(weights))
+
+
+def _extent(samples: Sequence[TrialSample]) -> dict[str, object]:
+    return {
+        "trials": len(samples),
+        "sessions": len({sample.session for sample in samples}),
+        "last_at": max(sample.at for sample in samples),
+    }

@@ -1,0 +1,162 @@
+"""What a trial counts for in a comparison: times by fault and metric, and what must be equal to compare them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from chaos.record import Result, Spec
+from chaos.recoveries import RecoveryRecord
+from chaos.scenario import Scenario
+from chaos.verdict import Verdict
+
+PHASES: Final = ("detect", "quiesce", "replace", "reconstruct", "restore", "recompute")
+SUCCESS: Final = "success"
+TOTAL: Final = "recovery"
+REPLACEMENT: Final = "replacement"
+METRICS: Final = (SUCCESS, TOTAL, REPLACEMENT, "downtime", *PHASES)
+# What gates; the other metrics explain it.
+GATING: Final = (SUCCESS, TOTAL, REPLACEMENT)
+
+SHORT_DIGITS: Final = 9
+# Fields of a scenario that say nothing about how long a recovery takes.
+_FREE: Final = ("description", "seed", "checks", "version")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Code:
+    """A commit, or a commit with the changes that a working tree had added to it."""
+
+    commit: str
+    diff: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.commit}-{self.diff}" if self.diff else self.commit
+
+    @property
+    def short(self) -> str:
+        return f"{self.commit[:SHORT_DIGITS]}{'-' + self.diff[:4] if self.diff else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSample:
+    """One trial. `times[fault][metric]` are seconds, `inf` for what never came to an end.
+
+    `judged` is False for a trial of which nothing can be said: then it has no times, and is only counted.
+    """
+
+    trial: str
+    scenario: str
+    version: str
+    shape: Mapping[str, object]
+    code: Code
+    machine: Mapping[str, object]
+    versions: Mapping[str, str]
+    session: str
+    seed: int
+    at: str
+    judged: bool
+    succeeded: bool
+    times: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        return digest_of(self.machine) if self.machine else ""
+
+
+def sample_of(spec: Spec, result: Result) -> TrialSample:
+    """A trial that is UNKNOWN, or that somebody disturbed with faults of his own, is not judged."""
+    provenance, scenario = spec.provenance, spec.scenario
+    planned = [fault.id for fault in scenario.faults]
+    hit = {_fault_of(record) for record in result.recoveries} - {None}
+    judged = result.verdict is not Verdict.UNKNOWN and hit <= set(planned)
+    shape = shape_of(scenario)
+    return TrialSample(
+        trial=spec.trial,
+        scenario=scenario.name,
+        version=digest_of(shape),
+        shape=shape,
+        code=Code(commit=provenance.commit or "unknown", diff=provenance.diff or ""),
+        machine=provenance.machine,
+        versions=provenance.versions,
+        session=session_of(provenance.boot, spec.created_at),
+        seed=scenario.seed,
+        at=spec.created_at,
+        judged=judged,
+        succeeded=judged and result.verdict is Verdict.PASS,
+        times={fault: _times(_records(result.recoveries, fault)) for fault in planned} if judged else {},
+    )
+
+
+def shape_of(scenario: Scenario) -> dict[str, object]:
+    """What two trials must have in common to measure the same thing."""
+    return {name: value for name, value in scenario.to_json().items() if name not in _FREE}
+
+
+def digest_of(document: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def session_of(boot: str, at: str) -> str:
+    """Trials of one boot and one night share a level; a night goes from noon to noon (UTC)."""
+    night = (datetime.fromisoformat(at) - timedelta(hours=12)).date()
+    return f"{boot[:8] or 'unknown'}-{night.isoformat()}"
+
+
+def differences(base: Mapping[str, object], head: Mapping[str, object]) -> list[str]:
+    """Field by field what differs between two documents: `cores: 2 -> 4`."""
+    missing = "(nothing)"
+    found = []
+    for name in [*base, *(name for name in head if name not in base)]:
+        before, after = base.get(name, missing), head.get(name, missing)
+        if before != after:
+            found.append(f"{name}: {_brief(before)} -> {_brief(after)}")
+    return found
+
+
+def metrics_of(samples: Iterable[TrialSample], fault: str) -> list[str]:
+    """The metrics of which any of these trials has a time, in their order; success always."""
+    seen = {metric for sample in samples for metric in sample.times.get(fault, {})}
+    return [metric for metric in METRICS if metric == SUCCESS or metric in seen]
+
+
+def _records(records: Sequence[RecoveryRecord], fault: str) -> list[RecoveryRecord]:
+    return [record for record in records if _fault_of(record) == fault]
+
+
+def _fault_of(record: RecoveryRecord) -> str | None:
+    name = (record.fault or {}).get("id")
+    return None if name is None else str(name)
+
+
+def _times(records: Sequence[RecoveryRecord]) -> dict[str, float]:
+    """Of one fault; where it led to several recoveries their times add up. A fault that led to none never recovered."""
+    if not records:
+        return {TOTAL: math.inf}
+    if all(record.target.get("rank") is None and record.recovery_s is None for record in records):
+        new = [record.replacement.get("after_s") if record.replacement else None for record in records]
+        return {REPLACEMENT: _sum(new)}
+    times = {
+        TOTAL: _sum([record.recovery_s for record in records]),
+        "downtime": _sum([record.downtime_s for record in records]),
+    }
+    for phase in PHASES:
+        times[phase] = _sum([record.phases.get(phase) for record in records])
+        if math.isinf(times[phase]):
+            break  # of the phases after the one that never ended nothing is known
+    return times
+
+
+def _sum(values: Iterable[object]) -> float:
+    return math.fsum(float(value) if isinstance(value, int | float) else math.inf for value in values)
+
+
+def _brief(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 120 else text[:117] + "..."

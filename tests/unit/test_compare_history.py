@@ -1,0 +1,237 @@
+"""Change points, breaks, noise: a jump is found when it has lasted, a single bad night and another machine are none."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from chaos.compare.changepoints import change_points, spikes
+from chaos.compare.history import Annotation, History, baseline, codes, history, machines, noise, series
+from chaos.compare.plan import BASE, HEAD, PILOT, Bisection, Effort, order, screen_size
+from chaos.compare.rows import Side
+from chaos.compare.samples import Code, TrialSample
+from tests.comparing import MACHINE, SHAPE, sample, times
+
+
+def quiet(seed: int, length: int = 50, variation: float = 0.05) -> list[float]:
+    return list(np.exp(np.random.default_rng(seed).normal(0, variation, length)))
+
+
+def share(count: int, series_of: Callable[[int], Sequence[float]], hit: Callable[[list[int]], bool]) -> float:
+    return sum(hit(change_points(series_of(seed))) for seed in range(count)) / count
+
+
+def stepped(seed: int, lasting: int, factor: float = 1.2) -> list[float]:
+    values = quiet(seed)
+    return [*values[:-lasting], *(factor * value for value in values[-lasting:])]
+
+
+def spiked(seed: int, before_the_newest: int) -> list[float]:
+    values = quiet(seed)
+    values[-1 - before_the_newest] *= 2
+    return values
+
+
+def test_nothing_is_seen_where_nothing_changed() -> None:
+    assert share(60, quiet, bool) <= 0.05
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 5, 25])
+def test_a_single_bad_night_is_no_change(place: int) -> None:
+    assert share(40, lambda seed: spiked(seed, place), bool) <= 0.08
+
+
+@pytest.mark.parametrize(("lasting", "found"), [(1, 0.0), (3, 0.5), (5, 0.9), (25, 0.95)])
+def test_a_fifth_slower_is_found_when_it_has_lasted(lasting: int, found: float) -> None:
+    seen = share(40, lambda seed: stepped(seed, lasting), lambda at: any(abs(i - (50 - lasting)) <= 2 for i in at))
+    assert seen >= found
+    if lasting == 1:
+        assert seen <= 0.05
+
+
+def test_a_jump_of_two_per_cent_is_too_small_to_tell() -> None:
+    values = [1.0, 1.001, 0.999] * 10 + [1.02, 1.021, 1.019] * 10
+    assert change_points(values) == []
+    assert change_points([value if value < 1.01 else value * 1.06 for value in values]) == [30]
+
+
+def test_few_points_have_no_change_and_many_are_cut() -> None:
+    assert change_points([]) == change_points([1.0] * 5) == []
+    assert change_points([1.0] * 400 + [2.0] * 50) == [400]
+
+
+def test_spikes_are_marked() -> None:
+    values = quiet(3, 20, 0.01)
+    values[10] *= 2
+    assert [index for index, odd in enumerate(spikes(values)) if odd] == [10]
+    assert spikes([1.0]) == [False]
+
+
+# --- histories -------------------------------------------------------------------------------------------------------
+
+
+def night(number: int, factor: float = 1.0, count: int = 5, **changes: object) -> list[TrialSample]:
+    drawn = np.exp(np.random.default_rng(number).normal(0, 0.03, count)) * factor
+    values = {"code": Code(commit=f"{number:02}" * 20), "session": f"boot-{number:03}", **changes}
+    at = f"2026-{1 + number // 28:02}-{1 + number % 28:02}T02"
+    return [
+        sample(i, trial=f"n{number}-{i}", factor=f, at=f"{at}:{i:02}:00.000Z", **values) for i, f in enumerate(drawn)
+    ]
+
+
+def nights(*factors: float, **changes: object) -> list[TrialSample]:
+    return [one for number, factor in enumerate(factors) for one in night(number, factor, **changes)]
+
+
+def shown(found: History) -> dict[str, list[dict[str, object]]]:
+    return json.loads(json.dumps(found.to_json(), allow_nan=False))  # type: ignore[no-any-return]
+
+
+def test_a_history_has_a_point_a_night_and_a_level_for_each_stretch() -> None:
+    found = history(list(reversed(nights(*[1.0] * 12, *[1.3] * 6))), "kill-one")
+    document = shown(found)
+    assert [point["index"] for point in document["points"]] == list(range(18))
+    assert document["points"][0]["n"] == 5
+    assert [(s["first"], s["last"]) for s in document["segments"]] == [(0, 11), (12, 17)]
+    (change,) = document["change_points"]
+    assert (change["index"], change["code"], change["previous"]) == (12, "12" * 20, "11" * 20)
+    assert change["ratio"] == pytest.approx(1.3, abs=0.05)
+    assert document["points"][12]["segment"] == 1
+
+
+def test_another_machine_breaks_the_line_and_is_no_change() -> None:
+    other = [one for number in range(10, 20) for one in night(number, 2.0, machine={**MACHINE, "cores": 1})]
+    document = shown(history([*nights(*[1.0] * 10), *other], "kill-one"))
+    assert document["change_points"] == []
+    assert document["breaks"] == [{"index": 10, "kind": "machine", "fields": ["cores: 2 -> 1"]}]
+    assert [(s["first"], s["last"]) for s in document["segments"]] == [(0, 9), (10, 19)]
+    assert [entry["fingerprint"] for entry in document["noise"]] == [
+        document["points"][0]["fingerprint"],
+        document["points"][10]["fingerprint"],
+    ]
+
+
+def test_a_changed_scenario_breaks_the_line_too() -> None:
+    changed = [one for number in range(4, 8) for one in night(number, 2.0, shape={**SHAPE, "steps": 99})]
+    document = shown(history([*nights(*[1.0] * 4), *changed], "kill-one"))
+    assert document["breaks"] == [{"index": 4, "kind": "scenario", "fields": ["steps: 10 -> 99"]}]
+
+
+def test_two_codes_of_one_night_are_two_points() -> None:
+    both = [*night(1), *night(1, code=Code(commit="f" * 40, diff="d1ff"))]
+    points = shown(history(both, "kill-one"))["points"]
+    assert [(point["code"], point["dirty"]) for point in points] == [("01" * 20, False), ("f" * 40 + "-d1ff", True)]
+
+
+def test_nights_that_did_not_recover_have_no_level() -> None:
+    lost = [sample(i, session="x", at="2026-01-03T09:00:00Z", times={"kill": {"recovery": math.inf}}, succeeded=False)
+            for i in range(3)]  # fmt: skip
+    document = shown(history([*nights(*[1.0] * 8), *lost], "kill-one"))
+    point = next(point for point in document["points"] if point["session"] == "x")
+    assert (point["median"], point["values"], point["not_recovered"]) == (None, [None] * 3, 3)
+    assert document["change_points"] == []
+    nothing = history([sample(0, judged=False, times={})], "kill-one")
+    assert shown(nothing)["points"][0]["n"] == 0
+
+
+def test_success_is_a_share() -> None:
+    mixed = [*night(1, count=3), sample(9, session="boot-001", code=Code(commit="01" * 20), succeeded=False)]
+    (point,) = shown(history(mixed, "kill-one", metric="success"))["points"]
+    assert (point["median"], point["n"], point["succeeded"]) == (0.75, 4, 3)
+
+
+def test_annotations_stand_at_the_next_point() -> None:
+    found = history(nights(*[1.0] * 4), "kill-one")
+    remarks = [Annotation(at="2026-01-02T12:00:00Z", text="new kernel"), Annotation(at="2027-01-01", text="later")]
+    shown_remarks = found.to_json(remarks)["annotations"]
+    assert shown_remarks == [
+        {"at": "2026-01-02T12:00:00Z", "text": "new kernel", "index": 2},
+        {"at": "2027-01-01", "text": "later", "index": None},
+    ]
+
+
+def test_noise_says_how_many_trials_an_effect_takes() -> None:
+    levels = np.exp(np.random.default_rng(8).normal(0, 0.1, 40))
+    (entry,) = noise(history(nights(*levels), "kill-one"))
+    assert entry["trial_cv"] == pytest.approx(0.03, abs=0.005)
+    assert entry["session_cv"] == pytest.approx(0.1, abs=0.04)
+    needed = entry["needed"]
+    assert isinstance(needed, dict)
+    assert list(needed) == ["5", "10", "20"]
+    assert needed["5"] >= needed["10"] >= needed["20"] == 6
+    (alone,) = noise(history([sample(0)], "kill-one"))
+    assert (alone["trial_cv"], alone["needed"]) == (None, {"5": None, "10": None, "20": None})
+
+
+def test_what_there_is_to_choose_from() -> None:
+    samples = [
+        *nights(1.0, 1.0),
+        *(sample(i, scenario="b", times={"x": times(), "y": {"replacement": 1.0}}) for i in range(2)),
+    ]
+    assert [(item["scenario"], item["fault"]) for item in series(samples)] == [
+        ("b", "x"),
+        ("b", "y"),
+        ("kill-one", "kill"),
+    ]
+    assert [code["name"][:2] for code in codes(samples, {})] == ["aa", "01", "00"]  # type: ignore[index]
+    assert [machine["trials"] for machine in machines(samples)] == [12]
+
+
+def test_a_baseline_begins_after_the_last_change() -> None:
+    samples = nights(*[1.0] * 8, *[1.5] * 5)
+    commits = {one.code.commit for one in samples}
+    kept = baseline(samples, commits)
+    assert {one.session for one in kept} == {f"boot-{number:03}" for number in range(8, 13)}
+    assert baseline(samples, set()) == ()
+    assert Side(name="x", samples=kept).baseline == ()
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_both_sides_take_turns_in_balanced_blocks() -> None:
+    turns = order(6, seed=1)
+    assert turns.count(BASE) == turns.count(HEAD) == 6
+    blocks = ["".join(turn[0] for turn in turns[i : i + 4]) for i in range(0, 12, 4)]
+    assert set(blocks) <= {"bhhb", "hbbh"}
+    assert order(20, 1) != order(20, 2)
+    assert order(20, 1) == order(20, 1)
+
+
+def test_an_odd_number_of_trials_is_as_even_as_can_be() -> None:
+    turns = order(7, seed=3)
+    assert (turns.count(BASE), turns.count(HEAD)) == (7, 7)
+
+
+def test_the_screen_is_as_large_as_the_noise_asks() -> None:
+    effort = Effort(effect=0.2, most=20)
+    assert screen_size([1.0, 1.01], [1.0, 1.02], effort) == PILOT
+    assert screen_size([1.0, 1.6, 0.7], [1.0, 2.0, 0.5], effort) == 20
+    assert 6 < screen_size([1.0, 1.2, 1.35], [1.0, 1.15, 1.3], effort) <= 20
+    assert screen_size([], [], effort) == PILOT
+
+
+@pytest.mark.parametrize("culprit", range(13))
+@pytest.mark.parametrize("broken", [set(), {5, 6}])
+def test_a_bisection_ends_at_the_culprit(culprit: int, broken: set[int]) -> None:
+    commits = tuple(str(number) for number in range(13))
+    search, steps = Bisection(commits=commits), 0
+    while (commit := search.next()) is not None:
+        search = search.tell(commit, None if int(commit) in broken else int(commit) >= culprit)
+        steps += 1
+    assert str(culprit) in search.suspects
+    if not broken:
+        assert search.suspects == (str(culprit),)
+        assert steps <= 4
+    else:
+        assert len(search.suspects) <= 3
+    assert steps <= 4 + len(broken)
+
+
+def test_one_commit_is_the_culprit_without_a_step() -> None:
+    assert Bisection(commits=("only",)).next() is None
+    assert Bisection(commits=("only",)).steps_left == 0
