@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from service import problems
 from service.context import Service
 from service.guard import LocalOnly, SmallBodies, only_json, only_known_parameters
-from service.routes import catalog, events, faults, health, runs, trials
+from service.routes import catalog, comparisons, events, faults, health, history, runs, trials
 from service.settings import Settings
 
 PREFIX = "/api/v1"
@@ -40,7 +40,7 @@ def create_app(settings: Settings, *, follow: bool = True) -> FastAPI:
     app.add_middleware(SmallBodies)
     app.add_middleware(LocalOnly)
     problems.install(app)
-    for module in (runs, trials, faults, events, catalog):
+    for module in (runs, trials, faults, events, catalog, comparisons, history):
         app.include_router(
             module.router, prefix=PREFIX, dependencies=[Depends(only_known_parameters), Depends(only_json)]
         )

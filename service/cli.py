@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from service import comparing_cli
 from service.client import Client, ClientError
 from service.settings import DEFAULT_PORT, LOOPBACK, Settings, SettingsError, data_directory
 
@@ -35,6 +36,9 @@ Directory = Annotated[
     Path | None, typer.Option("--dir", help="Data directory (else PHOENIX_HOME, else ~/.local/share/phoenix).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+comparing_cli.add_to(app)
 
 
 def main() -> NoReturn:

@@ -108,6 +108,14 @@ def test_pure_modules_do_not_load_torch() -> None:
     assert done.returncode == 0, done.stderr or f"one of {names} loads torch"
 
 
+def test_reading_trials_needs_no_library_of_comparisons() -> None:
+    """A training environment has neither scipy nor ruptures, and samples are read wherever a trial is."""
+    unwanted = ("torch", "scipy", "ruptures")
+    code = f"import sys, chaos.collect, service.comparing; print([name for name in {unwanted} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
 def test_files_are_short() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources()}
     assert {name: length for name, length in lengths.items() if length > MAX_FILE_LINES} == {}

@@ -1,0 +1,228 @@
+"""`phoenix compare` and `phoenix bisect`.
+
+Exit codes of `compare`: 0 nothing is slower, 1 a regression (of time, confirmed or significant for all that was
+compared, or of reliability), 2 usage, 3 too little or nothing comparable (with --fail-inconclusive also: it could not
+be told), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from chaos.arms import WORKING_TREE, Workshop
+from chaos.collect import Collector
+from chaos.compare import present
+from chaos.compare.comparison import Comparison, compare
+from chaos.compare.plan import Bisection, Effort
+from chaos.compare.rows import Side
+from chaos.conductor import SelfPipe
+from chaos.errors import ChaosError
+from chaos.git import GitError, Repository
+from chaos.interleaved import Bench, Interrupted, is_slower, measure, new_directory
+from chaos.provenance import tree_diff
+from chaos.revisions import directory_side, revision_side, with_baseline
+from chaos.scenario import Scenario, load_scenario
+from chaos.trial import interruptible
+from service.known import Known, known_in
+
+OK, FAILED, USAGE, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """In which forms the result is told; paths may be `-` for standard output."""
+
+    as_json: bool = False
+    github: bool = False
+    markdown: str | None = None
+    junit: str | None = None
+    fail_inconclusive: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How `--ab` and `bisect` measure."""
+
+    scenarios: tuple[Path, ...]
+    repo: Path
+    directory: Path
+    effort: Effort = field(default_factory=Effort)
+    twin: bool = False
+
+
+def compare_stored(
+    base: str, head: str, *, scenario: str | None, repo: Path, directory: Path, trials_as_units: bool, output: Output
+) -> int:
+    """Directories of trials, or revisions whose trials are in the data directory."""
+
+    def work() -> int:
+        known = known_in(directory, repo)
+        if _is_directory(base) or _is_directory(head):
+            sides = [_of_scenario(_side(name, known), scenario) for name in (base, head)]
+            found = compare(*sides, trials_as_units=trials_as_units)
+        else:
+            names = [_tree_name(name, known) for name in (base, head)]
+            found = known.compare(*names, scenario=scenario, trials_as_units=trials_as_units)
+        return tell(found, output)
+
+    return _guarded(work)
+
+
+def compare_now(base: str, head: str, measuring: Measuring, output: Output) -> int:
+    """Both codes in turns on this machine."""
+
+    def work() -> int:
+        scenarios = _scenarios(measuring.scenarios)
+        repository = Repository.around(measuring.repo)
+        with interruptible() as stop, Workshop(repository, measuring.directory, _progress) as workshop:
+            bench = _bench(measuring, stop)
+            first, second = workshop.arms(base, head)
+            found = measure(bench, first, second, scenarios, measuring.effort)
+        return tell(found, output)
+
+    return _guarded(work)
+
+
+def bisect(good: str, bad: str, measuring: Measuring, *, as_json: bool) -> int:
+    """The exit code: 0 the culprit was found, 2 usage, 3 `bad` is not slower, or several commits may be the culprit."""
+
+    def work() -> int:
+        scenarios = _scenarios(measuring.scenarios)
+        repository = Repository.around(measuring.repo)
+        search = Bisection(commits=tuple(repository.between(good, bad)))
+        with interruptible() as stop, Workshop(repository, measuring.directory, _progress) as workshop:
+            bench = _bench(measuring, stop)
+            first, last = workshop.arms(good, bad)
+            found = measure(bench, first, last, scenarios, measuring.effort)
+            keys = [row.key for row in found.rows if row.confirmed]
+            if not keys:
+                print(present.text(found.to_json()), file=sys.stderr)
+                print(f"phoenix: {bad} is not confirmed to be slower than {good}: nothing to bisect", file=sys.stderr)
+                return UNKNOWN
+            (scenario,) = [each for each in scenarios if each.name == keys[0][0]]
+            keys = [key for key in keys if key[0] == scenario.name]
+            while (commit := search.next()) is not None:
+                _progress(f"{len(search.suspects)} commits left, about {search.steps_left} steps; trying {commit[:12]}")
+                (_, other) = workshop.arms(good, commit)
+                search = search.tell(commit, is_slower(bench, first, other, scenario, keys, measuring.effort))
+        return _tell_culprit(search, repository, found, keys, as_json=as_json)
+
+    return _guarded(work)
+
+
+def tell(found: Comparison, output: Output) -> int:
+    """Print the comparison in the forms that were asked for, and return the exit code. Raises ChaosError."""
+    document = {**found.to_json(), "exit_code": found.exit_code(fail_inconclusive=output.fail_inconclusive)}
+    files = {output.markdown: present.markdown, output.junit: present.junit}
+    for path, form in files.items():
+        if path == "-":
+            print(form(document), end="")
+        elif path is not None:
+            _write(Path(path), form(document))
+    if output.as_json:
+        print(json.dumps(document))
+    elif "-" not in files:
+        print(present.text(document))
+    if output.github:
+        print(present.github(document), end="")
+    code = document["exit_code"]
+    assert isinstance(code, int)
+    return code
+
+
+def _tell_culprit(
+    search: Bisection, repository: Repository, found: Comparison, keys: Sequence[tuple[str, str, str]], *, as_json: bool
+) -> int:
+    suspects = search.suspects
+    subjects = repository.subjects(suspects)
+    slower = {" ".join(row.key): row.to_json() for row in found.rows if row.key in keys}
+    if as_json:
+        told = dict(search.told)
+        print(json.dumps({"suspects": list(suspects), "subjects": subjects, "told": told, "rows": slower}))
+    else:
+        for name, row in slower.items():
+            print(f"{name}: {present.ratio(row)}")
+        print("the culprit is" if len(suspects) == 1 else f"one of these {len(suspects)} (the others could not be run)")
+        for commit in suspects:
+            print(f"  {commit} {subjects.get(commit, '')}")
+    return OK if len(suspects) == 1 else UNKNOWN
+
+
+def _guarded(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except Interrupted as error:
+        print(f"phoenix: {error}", file=sys.stderr)
+        return INTERRUPTED
+    except ImportError as error:
+        print(f"phoenix: comparing needs {error.name}: pip install {error.name}", file=sys.stderr)
+        return USAGE
+    except ChaosError as error:
+        print(f"phoenix: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _bench(measuring: Measuring, stop: SelfPipe) -> Bench:
+    directory = new_directory(measuring.directory / "trials")
+    return Bench(
+        directory=directory,
+        session=directory.name,
+        stop=stop,
+        tell=_progress,
+        twin=measuring.twin,
+    )
+
+
+def _scenarios(files: Sequence[Path]) -> list[Scenario]:
+    """Raises InvalidScenario, and ChaosError where there is none, or one without a planned fault."""
+    if not files:
+        raise ChaosError("name at least one scenario to measure: --scenario FILE (the shipped ones are in scenarios/)")
+    scenarios = [load_scenario(file) for file in files]
+    for scenario, file in zip(scenarios, files, strict=True):
+        if not scenario.faults:
+            raise ChaosError(f"{file} plans no fault: there is no recovery to measure")
+    names = [scenario.name for scenario in scenarios]
+    if len(set(names)) < len(names):
+        raise ChaosError(f"two scenarios have the same name: {', '.join(sorted(names))}")
+    return scenarios
+
+
+def _is_directory(name: str) -> bool:
+    return name != WORKING_TREE and Path(name).is_dir()
+
+
+def _side(name: str, known: Known) -> Side:
+    if _is_directory(name):
+        return directory_side(Path(name), Collector())
+    samples = known.samples()
+    side = revision_side(_tree_name(name, known), samples, known.repository)
+    return with_baseline(side, samples, known.repository)
+
+
+def _of_scenario(side: Side, scenario: str | None) -> Side:
+    return side if scenario is None else replace(side, samples=tuple(side.of(scenario)))
+
+
+def _tree_name(name: str, known: Known) -> str:
+    """`.` is the working tree: its commit, and what it adds to that."""
+    if name != WORKING_TREE:
+        return name
+    if known.repository is None:
+        raise GitError("`.` is the working tree of a git checkout, and there is none here: go to one, or use --repo")
+    commit, diff = known.repository.commit("HEAD"), tree_diff(known.repository.root)
+    return f"{commit}-{diff}" if diff else commit
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ChaosError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,51 @@
+"""What the service can compare: the trials below its data directory, where `phoenix trial` leaves its own too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.collect import Collector
+from chaos.compare.comparison import Comparison, compare
+from chaos.compare.samples import TrialSample
+from chaos.git import GitError, Repository
+from chaos.revisions import revision_side, with_baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The samples of one data directory, and the checkout that knows their commits (None: nobody does)."""
+
+    directory: Path
+    repository: Repository | None
+    _collector: Collector = field(default_factory=Collector)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def samples(self) -> tuple[TrialSample, ...]:
+        """Of all finished trials, oldest first. Each directory is read once."""
+        with self._lock:
+            return self._collector.below(self.directory / "trials").samples
+
+    def compare(
+        self, base: str, head: str, *, scenario: str | None = None, trials_as_units: bool = False
+    ) -> Comparison:
+        """What REST, the page and `phoenix compare BASE HEAD` show. Raises NoSamples for a revision without trials."""
+        samples = [s for s in self.samples() if scenario is None or s.scenario == scenario]
+        left = with_baseline(revision_side(base, samples, self.repository), samples, self.repository)
+        return compare(left, revision_side(head, samples, self.repository), trials_as_units=trials_as_units)
+
+    def subjects(self, samples: Sequence[TrialSample]) -> dict[str, str]:
+        if self.repository is None:
+            return {}
+        return self.repository.subjects(sample.code.commit for sample in samples)
+
+
+def known_in(directory: Path, repository: Path | None = None) -> Known:
+    """`repository`: where to ask for names of commits (else the checkout that this code was imported from)."""
+    try:
+        found = Repository.around(repository or Path(__file__).resolve().parent)
+    except GitError:
+        found = None
+    return Known(directory=directory, repository=found)
