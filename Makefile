@@ -40,10 +40,11 @@ check: $(DEV)  ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 
-bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, into benchmarks/results/
+bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, goodput, into benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.goodput
 
 gpu: $(DEV)  ## tests and measurements that need a CUDA device (and a CUDA build of torch)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -1,0 +1,80 @@
+"""The simulated month: exact where nothing is random, ordered where it must be, and honest on its page."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import goodput
+from benchmarks.goodput import MIX, MONTH_S, PEERS, SCALES, Costs, World, interval_of, month
+
+FREE = Costs(name="x", ended_s=0.0, silent_s=0.0, overhead=1.0, lost_steps=0.0, save_s=0.0, source="")
+WORLD = World(gpus=16_384)
+
+
+def good(costs: Costs, world: World = WORLD) -> float:
+    return sum(month(costs, world, seed).goodput for seed in range(20)) / 20
+
+
+def test_a_runtime_that_costs_nothing_loses_only_its_spares() -> None:
+    assert good(FREE) == pytest.approx(2048 / (2048 + 20), rel=1e-9)
+
+
+def test_without_failures_only_overhead_and_saves_are_paid() -> None:
+    never = replace(WORLD, mtbf_gpu_hours=1e15)
+    share = 2048 / 2068
+    assert good(replace(FREE, overhead=1.25), never) == pytest.approx(share / 1.25)
+    saving = replace(FREE, lost_steps=None, save_s=2.0)
+    assert good(saving, never) == pytest.approx(share, rel=1e-4)  # saves become ever rarer
+
+
+def test_each_failure_costs_its_recovery_and_its_lost_steps() -> None:
+    costly = replace(FREE, ended_s=60.0, silent_s=60.0, lost_steps=2.0)
+    seen = month(costly, WORLD, 1)
+    expected = (1 - seen.failures * (60 + 2 * WORLD.step_s) / MONTH_S) * 2048 / 2068
+    assert seen.waited_s == 0
+    assert seen.goodput == pytest.approx(expected, rel=1e-3)
+
+
+def test_failures_come_as_often_as_reported() -> None:
+    assert sum(count for count, _, _ in MIX.values()) == 419
+    expected = MONTH_S / WORLD.mtbf_s
+    seen = sum(month(FREE, WORLD, seed).failures for seed in range(50)) / 50
+    assert seen == pytest.approx(expected, abs=4 * math.sqrt(expected / 50))
+
+
+def test_more_gpus_slower_recovery_and_fewer_spares_are_worse() -> None:
+    restart = PEERS[0]
+    by_scale = [good(restart, replace(WORLD, gpus=gpus)) for gpus in SCALES[1:]]
+    assert by_scale == sorted(by_scale, reverse=True)
+    assert good(replace(restart, ended_s=600.0)) < good(restart)
+    starved = month(FREE, replace(WORLD, gpus=131_072, spares=0.0001, repair_s=1e6), 1)
+    assert starved.waited_s > 0
+    assert starved.goodput < 0.5
+
+
+def test_the_interval_between_checkpoints_is_youngs() -> None:
+    costs = replace(FREE, lost_steps=None, save_s=8.0)
+    assert interval_of(costs, WORLD) == pytest.approx(math.sqrt(2 * 8.0 * WORLD.mtbf_s))
+    assert interval_of(FREE, WORLD) == math.inf
+
+
+def test_the_page_says_what_is_measured_and_what_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("recovery", "overhead"):
+        (tmp_path / f"{name}.json").write_text((goodput.RESULTS / f"{name}.json").read_text())
+    assert goodput.main(["--months", "2", "--out", str(tmp_path)]) == 0
+    said = (tmp_path / "goodput.md").read_text()
+    assert "not measured at these sizes" in said and "## Limits" in said
+    assert all(costs.name in said for costs in PEERS)
+    rows = json.loads((tmp_path / "goodput.json").read_text())["rows"]
+    assert len(rows) == (2 + len(PEERS)) * len(SCALES)
+    assert "PHOENIX" in capsys.readouterr().out
+
+
+def test_missing_measurements_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert goodput.main(["--out", str(tmp_path)]) == 2
+    assert "make bench" in capsys.readouterr().err
