@@ -20,6 +20,7 @@ Decisions (pure)
     requests    the lines of requests.jsonl as values
     schema, located   a document against its JSON Schema, with field and line of each mistake
     failures    why a job failed, with the last lines of the log that tells
+    compare/    whether one code recovers slower than another: samples, the rule, histories (with numpy, scipy)
     reading     the names of phoenix_core's events and timelines, for those above chaos
 Effects
     record      TrialDirectory: spec.json, requests.jsonl, run/, twin/, pid, result.json; Spec, Result
@@ -33,5 +34,8 @@ Effects
     conductor   the loop of one launch: reads events, applies what is due, reverts what lasts, ends it in time
     launch, warden    keep one launch of a runtime: ends all of it, also when the trial is killed
     watch       reads event files as they grow, within a millisecond
-    leaks, procfs, provenance   what is left over, what /proc tells, which code ran
+    leaks, procfs, provenance   what is left over, what /proc tells, which code ran where
+    collect, revisions   the samples of finished trials, and what the two names of a comparison mean
+    arms, interleaved    two commits in worktrees with their environments, and their trials in turns
+    git         questions to git
 """
