@@ -7,10 +7,9 @@ machine does meanwhile (other load, heat) hits neighbouring blocks of both alike
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
@@ -28,27 +27,20 @@ class JobEnded(Exception):
 
 
 class GatedJob:
-    """One job of the `gpt` workload behind a gate. Use `with`: the exit ends every process of it."""
+    """One job behind a gate. Use `with`: the exit ends every process of it.
 
-    def __init__(self, directory: Path, *, plain: bool, ranks: int, spares: int, options: Sequence[str]) -> None:
-        self.name = "plain" if plain else "phoenix"
+    `command` is given the file that is the gate; the job's events are expected in `directory/events`.
+    """
+
+    def __init__(self, directory: Path, *, name: str, ranks: int, command: Callable[[Path], Command]) -> None:
+        self.name = name
         self.ranks = ranks
         self.allowed = 0
         directory.mkdir(parents=True)
         self._gate, self._log = directory / "gate", directory / "launcher.log"
         self._open_to(0)
         self._token = uuid.uuid4().hex
-        workload = ["-m", "benchmarks.workloads.gpt", "--gate", str(self._gate), *options]
-        if plain:
-            launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-            workload.append("--plain")
-        else:
-            shape = {"--nnodes": ranks, "--nproc-per-node": 1, "--spares": spares, "--run-dir": directory}
-            launcher = ["phoenix_core", "run", *(str(part) for flag in shape.items() for part in flag)]
-        # torchrun would set one thread per rank by itself, with a warning; both jobs get the same from us.
-        environment = {"OMP_NUM_THREADS": "1", "PHOENIX_RUN_DIR": str(directory)}
-        command = Command(argv=(sys.executable, "-m", *launcher, *workload), environment=environment)
-        self._launch = Launch(command, log=self._log, token=self._token)
+        self._launch = Launch(command(self._gate), log=self._log, token=self._token)
         self._tail = EventTail(directory / "events")
         self._committed: dict[int, dict[int, int]] = {}  # step -> rank -> when
         self._stalls: list[tuple[int, int]] = []  # (stall, duration) of the steps of the last block, ns

@@ -19,11 +19,13 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gated import GatedJob, JobEnded
 from benchmarks.report import RESULTS, circumstances, heading, publish, table
 from benchmarks.stats import Ratio, Spread, paired_ratio
+from chaos.runtimes import Command
 from chaos.trial import EXIT_USAGE
 
 EXIT_FAILED = 1
@@ -48,38 +50,62 @@ class Pair:
 
 def measure(session: int, directory: Path, options: argparse.Namespace) -> list[Pair]:
     """One session: both jobs started, warmed up, then blocks in turn. Raises JobEnded."""
-    steps = WARM_UP_STEPS + options.pairs * options.block_steps
-    workload = ["--steps", str(steps), "--seed", str(options.seed + session), *options.workload]
-    pairs = []
     with ExitStack() as stack:
         baseline, treated = (
             stack.enter_context(
-                GatedJob(directory / name, plain=plain, ranks=options.ranks, spares=options.spares, options=workload)
+                GatedJob(
+                    directory / name,
+                    name="plain" if plain else "phoenix",
+                    ranks=options.ranks,
+                    command=partial(command_of, options, session, directory / name, plain),
+                )
             )
             for name, plain in (("baseline", True), ("treated", options.against_itself))
         )
-        for job in (baseline, treated):
-            job.run(WARM_UP_STEPS, options.timeout)
-        for number in range(options.pairs):
-            order = (baseline, treated) if number % 2 == 0 else (treated, baseline)
-            seconds, cpu, idle = {}, {}, {}
-            for job, other in zip(order, reversed(order), strict=True):
-                own_before, other_before = job.cpu_s(), other.cpu_s()
-                seconds[job] = job.run(options.block_steps, options.timeout)
-                cpu[job] = (job.cpu_s() - own_before) / options.block_steps
-                idle[other] = (other.cpu_s() - other_before) / (seconds[job] * options.block_steps)
-            pair = Pair(
-                session=session,
-                treated_s=seconds[treated],
-                baseline_s=seconds[baseline],
-                treated_cpu_s=cpu[treated],
-                baseline_cpu_s=cpu[baseline],
-                treated_idle_cores=idle[treated],
-                baseline_idle_cores=idle[baseline],
-                stall_share=treated.stall_share(),
-            )
-            pairs.append(pair)
-            print(f"session {session} pair {number}: {pair.treated_s / pair.baseline_s:.3f}", flush=True)
+        return alternate(baseline, treated, session=session, options=options)
+
+
+def command_of(options: argparse.Namespace, session: int, directory: Path, plain: bool, gate: Path) -> Command:
+    """The workload behind this gate, on plain gloo under torchrun or under PHOENIX."""
+    steps = WARM_UP_STEPS + options.pairs * options.block_steps
+    workload = ["-m", "benchmarks.workloads.gpt", "--gate", str(gate), "--steps", str(steps)]
+    workload += ["--seed", str(options.seed + session), *options.workload]
+    if plain:
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
+        workload.append("--plain")
+    else:
+        shape = {"--nnodes": options.ranks, "--nproc-per-node": 1, "--spares": options.spares, "--run-dir": directory}
+        launcher = ["phoenix_core", "run", *(str(part) for flag in shape.items() for part in flag)]
+    # torchrun would set one thread per rank by itself, with a warning; both jobs get the same from us.
+    environment = {"OMP_NUM_THREADS": "1", "PHOENIX_RUN_DIR": str(directory)}
+    return Command(argv=(sys.executable, "-m", *launcher, *workload), environment=environment)
+
+
+def alternate(baseline: GatedJob, treated: GatedJob, *, session: int, options: argparse.Namespace) -> list[Pair]:
+    """Warm both up, then let them run in turn. `options`: pairs, block_steps, timeout. Raises JobEnded."""
+    pairs = []
+    for job in (baseline, treated):
+        job.run(WARM_UP_STEPS, options.timeout)
+    for number in range(options.pairs):
+        order = (baseline, treated) if number % 2 == 0 else (treated, baseline)
+        seconds, cpu, idle = {}, {}, {}
+        for job, other in zip(order, reversed(order), strict=True):
+            own_before, other_before = job.cpu_s(), other.cpu_s()
+            seconds[job] = job.run(options.block_steps, options.timeout)
+            cpu[job] = (job.cpu_s() - own_before) / options.block_steps
+            idle[other] = (other.cpu_s() - other_before) / (seconds[job] * options.block_steps)
+        pair = Pair(
+            session=session,
+            treated_s=seconds[treated],
+            baseline_s=seconds[baseline],
+            treated_cpu_s=cpu[treated],
+            baseline_cpu_s=cpu[baseline],
+            treated_idle_cores=idle[treated],
+            baseline_idle_cores=idle[baseline],
+            stall_share=treated.stall_share(),
+        )
+        pairs.append(pair)
+        print(f"session {session} pair {number}: {pair.treated_s / pair.baseline_s:.3f}", flush=True)
     return pairs
 
 

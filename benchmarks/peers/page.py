@@ -1,0 +1,167 @@
+"""The published page: one table of recovery, one of cost, the phases, who was compared how, and a plot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import ceil, floor, log10
+from typing import Any, Final
+
+from benchmarks.peers.cells import Cell, Cells, lost_text, phase_text, shown, time_text
+from benchmarks.peers.contenders import Contender
+from benchmarks.peers.entries import KINDS
+from benchmarks.report import heading, table
+from phoenix_core.timeline import Phase
+
+TITLES: Final = {"kill": "kill -9", "hang": "SIGSTOP", "node": "node lost", "partition": "node cut off"}
+COLOURS: Final = {"kill": "#3b6fb6", "hang": "#c2571a", "node": "#4c8c4a", "partition": "#8e5aa8"}
+METHOD: Final = """
+Seconds from the injection of the fault until every rank has committed a new step that it began after the fault: median
+(least-greatest), detection and recomputation included. Four ranks, each a node of its own where whole nodes are lost or
+cut off (network namespaces on one machine; the first node, which keeps the rendezvous of most, is spared). The same
+model, data, seed, ranks hit and instants within the step for everybody. *goes on* is when all ranks but the one that
+was hit have done so: it differs only for those that train on with fewer. *lost* counts steps begun a second time, the
+interrupted one included. *twin*: are the losses after the fault those of an undisturbed run of the same runtime, in
+every bit?
+"""
+
+
+def page(contenders: Sequence[Contender], cells: Cells, where: Mapping[str, Any], command: str) -> str:
+    text = heading("PHOENIX and its peers", where, command)
+    text += f"![Recovery times](peers.svg)\n\n## Recovery\n{METHOD}\n"
+    text += table(["runtime", "setting", *(TITLES[kind] for kind in KINDS)], _recovery_rows(contenders, cells))
+    text += "\n## After a kill\n\nMedian seconds of each phase, as far as the runtime's own events tell; "
+    text += "what a dash hides is part of the next.\n\n"
+    text += table(
+        ["runtime", "setting", "goes on", *(phase.value for phase in Phase), "lost", "twin"],
+        _kill_rows(contenders, cells),
+    )
+    text += "\n## Without a failure\n\nStep time over plain DDP (95 % interval), "
+    text += "and what the job takes beyond plain DDP.\n\n"
+    text += table(
+        ["runtime", "setting", "overhead", "spare ranks", "processes", "memory"], _cost_rows(contenders, cells)
+    )
+    text += "\n## Settings\n\n" + "".join(f"- {c.title}, {c.setting}: {c.note}.\n" for c in contenders)
+    return text
+
+
+def summary(contenders: Sequence[Contender], cells: Cells) -> str:
+    """The recovery table alone, for other pages."""
+    return table(["runtime", "setting", *(TITLES[kind] for kind in KINDS)], _recovery_rows(contenders, cells))
+
+
+def _recovery_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
+    return [
+        [c.title, c.setting, *(_recovery_text(c, shown(c, kind, cells), kind) for kind in KINDS)] for c in contenders
+    ]
+
+
+def _recovery_text(contender: Contender, cell: Cell, kind: str) -> str:
+    if kind in contender.alone and cell.samples and not cell.recovered:
+        return f"never whole ({contender.alone[kind]}); goes on {time_text(cell, goes_on=True)}"
+    return time_text(cell)
+
+
+def _kill_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
+    rows = []
+    for contender in contenders:
+        cell = shown(contender, "kill", cells)
+        phases = [phase_text(cell, phase.value) for phase in Phase]
+        twin = (
+            "-" if cell.twin is None else cell.twin[0] if cell.twin[0] == "PASS" else f"{cell.twin[0]}: {cell.twin[1]}"
+        )
+        goes_on = time_text(cell, goes_on=True) if cell.samples else cell.reason
+        rows.append([contender.title, contender.setting, goes_on, *phases, lost_text(cell), twin])
+    return rows
+
+
+def _cost_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
+    rows = []
+    for contender in contenders:
+        overhead, cost = shown(contender, "overhead", cells), shown(contender, "cost", cells)
+        rows.append([contender.title, contender.setting, _ratio_text(overhead), *_cost_texts(cost)])
+    return rows
+
+
+def _ratio_text(cell: Cell) -> str:
+    if not cell.value:
+        return cell.reason
+    ratio = cell.value["ratio"]
+    return f"{ratio['value']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"
+
+
+def _cost_texts(cell: Cell) -> list[str]:
+    if not cell.value:
+        return [cell.reason] * 3
+    plain = cell.value["plain"]
+    more, memory = cell.value["processes"] - plain["processes"], cell.value["memory_bytes"] - plain["memory_bytes"]
+    return [str(cell.value["spares"]), f"{more:+d}", f"{memory / 2**30:+.2f} GiB"]
+
+
+# --- the plot ---------------------------------------------------------------------------------------------------------
+
+_LEFT, _WIDE, _ROW, _TOP = 330, 520, 26, 54
+
+
+def plot(contenders: Sequence[Contender], cells: Cells) -> str:
+    """Every recovery as a dot over a logarithmic axis of seconds; a cross where there was none. SVG."""
+    rows = [contender for contender in contenders if any(shown(contender, kind, cells).samples for kind in KINDS)]
+    values = [value for c in rows for kind in KINDS for value in _values(c, kind, cells)]
+    low = floor(log10(min(values, default=0.1)))
+    high = max(low + 1, ceil(log10(max(values, default=100.0))))
+    height = _TOP + _ROW * len(rows) + 34
+    body = [_legend(), *_grid(low, high, height - 30)]
+    for number, contender in enumerate(rows):
+        y = _TOP + _ROW * number + _ROW / 2
+        body.append(_text(_LEFT - 10, y + 4, f"{contender.title} · {contender.setting}", anchor="end"))
+        for offset, kind in enumerate(KINDS):
+            body += _dots(contender, kind, cells, y + (offset - 1.5) * 5, (low, high))
+    size = f'width="{_LEFT + _WIDE + 40}" height="{height}"'
+    style = "font-family:system-ui,sans-serif;font-size:12px;background:#fff"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" style="{style}">\n'
+        "<title>Seconds from a fault to the first new step of the whole world</title>\n"
+        + "\n".join(body)
+        + "\n</svg>\n"
+    )
+
+
+def _values(contender: Contender, kind: str, cells: Cells) -> list[float]:
+    samples = shown(contender, kind, cells).samples
+    return [sample.recovery_s for sample in samples if sample.recovery_s is not None]
+
+
+def _dots(contender: Contender, kind: str, cells: Cells, y: float, span: tuple[int, int]) -> list[str]:
+    colour = COLOURS[kind]
+    found = [
+        f'<circle cx="{_x(value, span):.1f}" cy="{y:.1f}" r="3" fill="{colour}" fill-opacity="0.6"/>'
+        for value in _values(contender, kind, cells)
+    ]
+    if any(sample.recovery_s is None for sample in shown(contender, kind, cells).samples):
+        found.append(_text(_LEFT + _WIDE + 12, y + 4, "×", colour=colour))
+    return found
+
+
+def _x(value: float, span: tuple[int, int]) -> float:
+    low, high = span
+    return _LEFT + _WIDE * (log10(value) - low) / (high - low)
+
+
+def _grid(low: int, high: int, bottom: float) -> list[str]:
+    lines = []
+    for power in range(low, high + 1):
+        x = _x(10.0**power, (low, high))
+        lines.append(f'<line x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom:.1f}" stroke="#ddd"/>')
+        lines.append(_text(x, bottom + 16, f"{10.0**power:g} s", anchor="middle"))
+    return lines
+
+
+def _legend() -> str:
+    parts = [
+        _text(_LEFT + 120 * number, 20, f"● {TITLES[kind]}", colour=COLOURS[kind]) for number, kind in enumerate(KINDS)
+    ]
+    return "\n".join([*parts, _text(_LEFT, 38, "× the world did not come back", colour="#555")])
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#222") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
