@@ -8,12 +8,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
 
-.PHONY: help demo serve test check bench gpu soak clean
+.PHONY: help demo serve test check bench bench-peers gpu soak clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
 $(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "phoenix needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; set PYTHON=...")'
@@ -45,6 +45,9 @@ bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, 
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.goodput
+
+bench-peers: $(BASE)  ## PHOENIX beside torchrun, torchft and NVRx, into benchmarks/results/ (40 minutes; ARGS=--help)
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 gpu: $(DEV)  ## tests and measurements that need a CUDA device (and a CUDA build of torch)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -10,12 +10,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import Final
 
-from benchmarks.peers.contenders import Contender, phoenix, steady
+from benchmarks.peers.contenders import Contender, phoenix, steady, torchft
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.nodes import Cost, cost, lose, node_of
 from benchmarks.peers.observed import Sample, holders, sample
@@ -36,7 +37,7 @@ RANKS: Final = 4
 FIRST: Final = 12
 """Steps before the first fault: there is a checkpoint, and whoever learns timeouts has learned them."""
 SPACING: Final = 12
-"""Steps of the whole world between a recovery and the next fault: a new spare is warm by then."""
+"""Least number of steps of the whole world between a recovery and the next fault, which comes at full strength only."""
 TAIL: Final = 4
 RECENT: Final = 500
 """Events before a fault that are looked at again and again meanwhile: a few steps of all ranks."""
@@ -93,7 +94,7 @@ class Stand:
         self, contender: Contender, environment: Environment, directory: Path, setup: Setup, *, isolated: bool
     ) -> None:
         self.contender = contender
-        part = PartDirectory(directory)
+        part = PartDirectory(path=directory)
         for made in (part.events, part.logs):
             made.mkdir(parents=True, exist_ok=True)
         cluster = Cluster(
@@ -148,6 +149,19 @@ class Stand:
             watched = list(self._watched.values())
             select.select([self._launch.fileno(), *watched], [], [], poll_s)
             self._note_exits()
+
+    def at_full_strength(self) -> bool:
+        """Whether there are as many spares again as there were."""
+        if self.contender.start is phoenix:
+            kinds = [event.kind for event in self.events]
+            return kinds.count("spare_parked") >= kinds.count("spare_assigned") + self.contender.spares
+        # Where a spare trains along, it commits what the others do.
+        last = [event for event in self.events[-RECENT:] if event.kind == "step_committed"]
+        steps: dict[int | None, set[str | None]] = {}
+        for event in last:
+            steps.setdefault(event.step, set()).add(event.worker)
+        computing = RANKS + (self.contender.spares if self.contender.start is torchft else 0)
+        return any(len(workers) >= computing for step, workers in steps.items() if step == self.progress)
 
     def trouble(self, seconds: float) -> str:
         """Why a wait of so many seconds was in vain."""
@@ -246,9 +260,13 @@ def disturbed(stand: Stand, faults: Sequence[Order], until: float) -> Record:
         if found.recovery_s is None:
             break
         begun = stand.progress
-        if not stand.wait(lambda begun=begun: stand.progress >= begun + SPACING, START_S):  # type: ignore[misc]
+        if not stand.wait(partial(_ready, stand, begun + SPACING), START_S):
             break
     return record
+
+
+def _ready(stand: Stand, step: int) -> bool:
+    return stand.progress >= step and stand.at_full_strength()
 
 
 def _one(stand: Stand, order: Order) -> Sample:

@@ -111,7 +111,7 @@ class Bench:
             steps=steps,
             seed=self._options.seed,
             cluster=cluster,
-            directory=PartDirectory(directory),
+            directory=PartDirectory(path=directory),
         )
         return who.command(job, environment)
 
