@@ -11,7 +11,7 @@ import pytest
 
 from chaos.errors import InvalidScenario
 from chaos.launch import Launch, marked
-from chaos.leaks import find_leaks, shared_memory
+from chaos.leaks import find_leaks, footprint
 from chaos.record import PartDirectory
 from chaos.runtimes import RUNTIMES, Job, Runtime, find_runtime, with_extra
 from chaos.scenario import Cluster
@@ -44,7 +44,7 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.mark.process
 def test_a_job_runs_to_its_end_and_tells_what_happened(runtime: Runtime, job: Job) -> None:
-    memory = shared_memory()
+    before = footprint()
     with Launch(runtime.command(job), log=job.directory.logs / "launcher.log", token="t1") as launch:
         ended = wait_until(launch.poll, "the job ends", deadline_s=40)
     assert ended is not None
@@ -63,7 +63,7 @@ def test_a_job_runs_to_its_end_and_tells_what_happened(runtime: Runtime, job: Jo
     assert set(ranks) <= {event.worker for event in spawned}
     assert all("loss" in event.data for event in events if event.kind == "step_committed")
     pids = [int(str(event.data["pid"])) for event in spawned]
-    assert find_leaks(directory=job.directory.path, processes=(), pids=pids, memory_before=memory).everything == ()
+    assert find_leaks(directory=job.directory.path, processes=(), pids=pids, before=before).everything == ()
 
 
 @pytest.mark.process
