@@ -273,7 +273,7 @@ class Agent:
         if process.wire.wait():
             self._post(lambda: self._task(self._tripped(process)))
 
-    def _post(self, callback: Callable[[], None]) -> None:
+    def _post(self, callback: Callable[[], object]) -> None:
         """Have the loop call it; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
             self._loop.call_soon_threadsafe(callback)

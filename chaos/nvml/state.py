@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 DIRECTORY_VARIABLE: Final = "PHOENIX_NVML_DIR"
 KERNEL_LOG: Final = "kernel.log"
@@ -91,7 +91,8 @@ class Machine:
         _, _, count, cuda, driver = _HEADER.unpack_from(data)
         names = [field.name for field in fields(Gpu)]
         records = [_GPU.unpack_from(data, _HEADER.size + index * _GPU.size) for index in range(count)]
-        gpus = [Gpu(**dict(zip(names, map(_unpacked, record), strict=True))) for record in records]
+        values: list[dict[str, Any]] = [dict(zip(names, map(_unpacked, record), strict=True)) for record in records]
+        gpus = [Gpu(**value) for value in values]
         return Machine(driver=_text(driver), cuda=cuda, gpus=tuple(gpus))
 
 

@@ -39,7 +39,7 @@ class Trial:
 def test_a_lost_gpu_is_replaced_before_anybody_waits_for_it(run_dir: Path) -> None:
     """Seen by NVML's event alone: the process would have gone on."""
     document = load_scenario(LIBRARY / "xid-79-lost-gpu.yaml").to_json()
-    fault = {"id": "lost", "kind": "gpu_xid", "target": {"rank": 1}, "trigger": {"phase": "backward", "step": 20}}
+    fault = {"id": "lost", "kind": "gpu_xid", "target": {"rank": 1}, "trigger": {"at_step": 20}}
     fault["params"] = {"xid": 79, "effect": "none", "witnesses": "nvml"}
     small = {"faults": [fault], "steps": 40, "cluster": {"nodes": 2, "spares": 1, "gpus": "r570"}}
     trial = Trial(run_dir, Scenario.from_json({**document, **small}))
