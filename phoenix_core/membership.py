@@ -174,13 +174,13 @@ class Membership:
 
     def _device_failed(self, event: DeviceFailed | GpuFailed, now: float) -> list[Decision]:
         failed, fenced = self._quarantine.struck(event, self.members, self._rank_of)
-        self._to_respawn = [node for node in self._to_respawn if node not in self._quarantine.nodes]
         decisions = self._failed(failed, "device_error", event.error, now, **event.facts())
         return [*decisions, *fenced, *([] if failed else self._fill_vacancies(now))]
 
     def _failed(self, workers: Sequence[str], cause: str, detail: str, now: float, **facts: object) -> list[Decision]:
         """Take `workers` out: fence them, fill their ranks, make up for them later."""
         decisions: list[Decision] = []
+        self._to_respawn = [node for node in self._to_respawn if node not in self._quarantine.nodes]
         failed = [self.members[w] for w in workers if w in self.members and self.members[w].alive]
         hit_ranks = False
         for member in failed:
