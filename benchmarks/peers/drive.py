@@ -8,7 +8,7 @@ import random
 import select
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ RECENT: Final = 500
 START_S, PATIENCE_S, POLL_S = 120.0, 45.0, 0.05
 WHOLE_NODES: Final = ("node", "partition")
 _LASTING: Final = {"ttl_s": 3600}
-_PLANNED: Final = {
+_PLANNED: Final[Mapping[str, Mapping[str, object]]] = {
     "kill": {"kind": "process_kill"},
     "hang": {"kind": "process_stop", "params": _LASTING},
     "partition": {"kind": "network_partition", "params": {"shape": "isolate", "plane": "both", **_LASTING}},

@@ -63,7 +63,7 @@ class Bench:
     def measure(self, contender: Contender, metric: str) -> Cell:
         """A value, or the reason for which there is none."""
         wanted = wanted_samples(self._options)[metric]
-        stamped = {"stamp": self.stamp(contender), "wanted": wanted}
+        stamped: dict[str, Any] = {"stamp": self.stamp(contender), "wanted": wanted}
         try:
             environment = self.environment(contender)
             if metric == "cost":

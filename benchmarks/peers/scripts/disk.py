@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.peers.scripts.probe import Probe
@@ -23,7 +25,7 @@ from benchmarks.workloads.sampler import Sampler
 KEPT = 2
 
 
-class Application(dcp.stateful.Stateful):
+class Application(Stateful):
     """Model, optimizer and what this rank alone has, as torch.distributed.checkpoint wants to see them."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, sampler: Sampler, rank: int) -> None:
@@ -54,7 +56,7 @@ class Checkpoints:
         """Restore the newest complete one; the step to go on with."""
         complete = sorted(int(path.parent.name) for path in self._directory.glob("*/.metadata"))
         if complete:
-            dcp.load({"application": self._application}, checkpoint_id=self._directory / str(complete[-1]))
+            load({"application": self._application}, checkpoint_id=self._directory / str(complete[-1]))
         dist.barrier()  # nobody may delete what another still reads
         return complete[-1] if complete else 0
 
@@ -64,11 +66,11 @@ class Checkpoints:
             self._future.result()
         place = self._directory / str(step)
         if self._asynchronous:
-            self._future = dcp.async_save(
+            self._future = async_save(
                 {"application": self._application}, checkpoint_id=place, process_group=self._group
             )
         else:
-            dcp.save({"application": self._application}, checkpoint_id=place)
+            save({"application": self._application}, checkpoint_id=place)
         if self._application.rank == 0:
             self._prune()
 

@@ -12,6 +12,7 @@ from typing import Any
 import nvidia_resiliency_ext.inprocess as inprocess
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.peers.scripts.probe import Probe
@@ -43,7 +44,7 @@ class Stopped(inprocess.finalize.Finalize):
 
 def train(
     probe: Probe,
-    store: dist.Store,
+    store: TCPStore,
     task: Task,
     optimizer: torch.optim.Optimizer,
     call: inprocess.CallWrapper | None = None,
@@ -53,7 +54,7 @@ def train(
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
         "gloo",
-        store=dist.PrefixStore(str(call.iteration), store),
+        store=PrefixStore(str(call.iteration), store),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=settings["gloo_s"]),
@@ -84,7 +85,7 @@ def main(probe: Probe) -> None:
     task = Task()
     optimizer = task.optimizer(task.model)
     port = int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(
+    store = TCPStore(
         host_name=os.environ["MASTER_ADDR"],
         port=port + 1,
         world_size=int(os.environ["WORLD_SIZE"]),

@@ -29,7 +29,7 @@ class Probe:
         self.say("worker_spawned", pid=pid, start_ticks=start_ticks(pid))
 
     def say(self, kind: str, **fields: object) -> None:
-        self._writer.emit(kind, **fields)
+        self._writer.emit(kind, **fields)  # type: ignore[arg-type]
 
     def begin(self, step: int, rank: int | None) -> int:
         """A step begins; give what this returns to `commit`."""
@@ -39,4 +39,4 @@ class Probe:
 
     def commit(self, step: int, rank: int | None, began: int, **recorded: float) -> None:
         duration = time.monotonic_ns() - began
-        self._writer.emit("step_committed", step=step, rank=rank, duration_ns=duration, **recorded)
+        self.say("step_committed", step=step, rank=rank, duration_ns=duration, **recorded)
