@@ -9,7 +9,7 @@ import select
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -200,7 +200,7 @@ class Stand:
         holder = holders(self.events).get(order.rank, "")
         if holder not in self._workers:
             raise ChaosError(f"nobody is known to have rank {order.rank}")
-        return self._workers[holder]
+        return replace(self._workers[holder], rank=order.rank)
 
     def _began(self, rank: int) -> int:
         recent = reversed(self.events)

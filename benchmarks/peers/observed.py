@@ -113,8 +113,16 @@ def twin_verdict(events: Sequence[Event], undisturbed: Sequence[Event], after: i
     different = [key for key in common if ours.values[key] != twin.values[key]]
     if different:
         rank, step, name = different[0]
-        return "FAIL", f"{len(different)} of {len(common)} values differ, first {name} of rank {rank} at step {step}"
+        apart = max(_apart(ours.values[key], twin.values[key]) for key in different)
+        where = f"first {name} of rank {rank} at step {step}"
+        return "FAIL", f"{len(different)} of {len(common)} values differ, by {apart:.0e} at most, {where}"
     return "PASS", f"{len(common)} values equal in every bit"
+
+
+def _apart(one: str, other: str) -> float:
+    """The relative difference of two recorded numbers: rounding is told from other data by it."""
+    ours, twin = float(one), float(other)
+    return abs(ours - twin) / max(abs(twin), 1e-300)
 
 
 def _commits(events: Iterable[Event]) -> list[_Commit]:

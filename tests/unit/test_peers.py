@@ -115,6 +115,7 @@ def test_a_twin_is_equal_in_every_bit_after_the_fault(loss: float, after: int, v
     undisturbed = ordered(step(1.0, 0, 0), step(2.0, 0, 1))
     found = twin_verdict(ordered(step(1.0, 0, 0), step(3.0, 0, 1, loss=loss)), undisturbed, after)
     assert found[0] == verdict
+    assert verdict != "FAIL" or "by 1e-07 at most" in found[1]
 
 
 def test_the_worst_twin_counts() -> None:

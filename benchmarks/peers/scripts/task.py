@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +41,17 @@ class Task:
 
     def wait(self, step: int) -> None:
         wait_for_gate(self.options.gate, step)
+
+    @staticmethod
+    def meet(settings: dict[str, Any], member: int) -> None:
+        """Wait for all others at the start of the job, where the runtime lets the first ones begin alone.
+
+        A later start finds everybody's mark, and does not wait.
+        """
+        marks = Path(settings["directory"])
+        (marks / f"began-{member}").touch()
+        while len(list(marks.glob("began-*"))) < settings["ranks"] + settings["spares"]:
+            time.sleep(0.02)
 
     @staticmethod
     def backward(model: torch.nn.Module, sampler: Sampler) -> float:

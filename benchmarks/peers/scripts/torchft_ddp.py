@@ -65,9 +65,11 @@ def main(probe: Probe) -> None:
     model = DistributedDataParallel(manager, task.model)
     optimizer = Optimizer(manager, task.optimizer(model))
     probe.say("model_built", rank=group)
+    task.meet(settings, group)
+    joined = False  # the number of its first step is known to a group that comes back only when that is over
     while (step := manager.current_step()) < task.steps:
         task.wait(step)
-        began = probe.begin(step, group)
+        began = probe.begin(step, group if joined else None)
         sampler.position = step
         optimizer.zero_grad()  # asks for a quorum
         loss = task.backward(model, sampler)
@@ -77,6 +79,7 @@ def main(probe: Probe) -> None:
             probe.say("failure_detected", rank=group, cause="error", detail=str(manager.errored())[:200])
             probe.say("worker_quiesced", rank=group)
         else:
+            joined = True
             # With spares the place is what the quorum gave it; a group that healed in this step had none yet.
             place = manager.participating_rank() if settings["spares"] else group
             probe.commit(committed, place if manager.is_participating() else None, began, loss=loss)
