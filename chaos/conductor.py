@@ -152,7 +152,7 @@ class Faults:
 
     def note(self, request: Request) -> None:
         """The audit line of a request, whatever comes of it."""
-        self._writer.emit("request_taken", **request.audit)
+        self._writer.emit("request_taken", **request.audit)  # type: ignore[arg-type]
 
     def miss(self, fault: str, kind: str, reason: str) -> Event:
         return self._writer.emit("fault_missed", fault=fault, kind=kind, reason=reason)

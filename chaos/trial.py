@@ -263,7 +263,7 @@ class _Trial:
         )
 
     def _enter(self, writer: EventWriter, part: Part, **told: object) -> None:
-        event = writer.emit("trial_phase", part=part.value, **told)
+        event = writer.emit("trial_phase", part=part.value, **told)  # type: ignore[arg-type]
         if self._observer is not None:
             self._observer(part, [event])
 

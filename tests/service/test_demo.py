@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from chaos.scenario import CHECKS
 from service.client import Client
 from service.context import address_in
 from service.demo import Options, judge
-from service.report import CHECKS, PHASES
+from service.report import PHASES
 from service.settings import DEFAULT_PORT
 from tests.support import wait_until
 
