@@ -10,7 +10,7 @@ from chaos.data_once import data_once
 from chaos.evidence import Evidence, steps_committed
 from chaos.gpu_health import asks_for_nothing, gpu_health, quarantined
 from chaos.kinds import FAULT_KINDS, Scope
-from chaos.recoveries import FaultOutcome, phase_hit
+from chaos.recoveries import SINGLE, FaultOutcome, phase_hit
 from chaos.twin import final_digests, twin
 from chaos.underway import Underway
 from chaos.verdict import CheckResult, Verdict, count, failed, passed, unknown
@@ -169,11 +169,25 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
         return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
     if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
         return passed(f"{name}: nobody was lost; all ranks met anew in generation {generation} and went on")
+    if fault.worker in SINGLE:
+        return _judge_single(outcome, name, evidence)
     if fault.rank is None:
         return _judge_spare(outcome, name, evidence)
     if evidence.run.completed and _had_finished(fault, evidence):
         return unknown(f"{name}: hit rank {fault.rank} after its last step; there was nothing left to recover")
     return failed(f"{name}: nobody noticed that rank {fault.rank} ({fault.worker}) was hit")
+
+
+def _judge_single(outcome: FaultOutcome, name: str, evidence: Evidence) -> CheckResult:
+    """The coordinator or the launcher holds no state of the training: the job goes on with another one, or ends."""
+    assert outcome.fault is not None
+    who, at = outcome.fault.worker, outcome.fault.at
+    if not evidence.run.completed:
+        return failed(f"{name}: hit the {who}, and the job did not complete: {_why(evidence)}")
+    again = next((e for e in evidence.run.events if e.kind == "coordinator_started" and e.at > at), None)
+    if who == "coordinator" and again is not None:
+        return passed(f"{name}: another coordinator led {(again.at - at) / 1e9:.3f} s later; no rank was touched")
+    return unknown(f"{name}: hit the {who}, and the job ended before that mattered")
 
 
 def _judge_spare(outcome: FaultOutcome, name: str, evidence: Evidence) -> CheckResult:

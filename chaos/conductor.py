@@ -268,6 +268,7 @@ class Conductor:
         try:
             self._serve_requests()  # a halt that stands there already comes before the first fault
             while (ended := self._launch.poll()) is None:
+                self._faults.roster.launcher = self._launch.launcher
                 self._wait()
                 self._read()
                 self._serve_requests()

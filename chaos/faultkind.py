@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-TARGETS: Final = ("rank", "random_rank", "spare")
+WORKERS: Final = ("rank", "random_rank", "spare")
+EVERYBODY: Final = (*WORKERS, "node", "coordinator", "store")
 TRIGGERS: Final = ("now", "at_step", "after_s", "phase", "recovery_phase", "poisson", "trace")
 
 Json = Mapping[str, object]
@@ -21,8 +22,8 @@ class Fidelity(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a fault is applied to. A process that is hit says no more; one whose network is hit, or something in whose
-    training goes wrong, may well do."""
+    """What a fault is applied to. A process that is hit says no more; one that is hit while it runs on (warned, slowed,
+    wrong in its training), or whose network is hit, may well do."""
 
     PROCESS = "process"
     TRAINING = "training"
@@ -41,7 +42,7 @@ class FaultKind:
     fidelity: Fidelity
     params_schema: Json
     scope: Scope = Scope.PROCESS
-    targets: tuple[str, ...] = TARGETS
+    targets: tuple[str, ...] = WORKERS
     triggers: tuple[str, ...] = TRIGGERS
 
     def to_json(self) -> dict[str, object]:

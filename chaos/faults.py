@@ -1,6 +1,6 @@
 """What goes wrong, and for whom: pure values with their JSON forms; when is in `triggers`.
 
-    Target   {"rank": 2} | {"random_rank": true} | {"spare": true}
+    Target   {"rank": 2} | {"random_rank": true} | {"spare": true} | ... (`targets`)
 
 A `PlannedFault` joins a kind with both; an `Injection` is the receipt of one that was applied.
 """
@@ -12,44 +12,25 @@ from dataclasses import dataclass, field
 
 from chaos.cluster.shapes import LEAST_NODES
 from chaos.errors import InvalidFault
-from chaos.kinds import TARGETS, FaultKind, Fidelity, Scope, fault_kind
+from chaos.fields import text
+from chaos.kinds import FaultKind, Fidelity, Scope, fault_kind
 from chaos.schema import violations, with_defaults
+from chaos.targets import (
+    Coordinator,
+    Node,
+    RandomRank,
+    Rank,
+    Spare,
+    Store,
+    Target,
+    check_target,
+    target_from_json,
+)
 from chaos.triggers import OnPhase, Trigger, trigger_from_json
 from phoenix_core.events import Event
 
 Json = Mapping[str, object]
 
-
-# --- who -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rank:
-    """The worker that holds this rank when the fault fires."""
-
-    rank: int
-
-    def to_json(self) -> dict[str, object]:
-        return {"rank": self.rank}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomRank:
-    """A rank drawn from the trial's seed and the fault's id, so that the same trial hits the same rank."""
-
-    def to_json(self) -> dict[str, object]:
-        return {"random_rank": True}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spare:
-    """The spare that has been parked longest."""
-
-    def to_json(self) -> dict[str, object]:
-        return {"spare": True}
-
-
-Target = Rank | RandomRank | Spare
 
 # --- both ------------------------------------------------------------------------------------------------------------
 
@@ -81,13 +62,13 @@ class PlannedFault:
         unknown = sorted(set(data) - {"id", "fault", "kind", "target", "trigger", "params", "reason"})
         if unknown:
             raise InvalidFault(f"unknown field {unknown[0]!r}", field=unknown[0])
-        kind = fault_kind(_text(data.get("kind"), "kind"))
+        kind = fault_kind(text(data.get("kind"), "kind"))
         target = target_from_json(data.get("target"))
         trigger = trigger_from_json(data.get("trigger", {"now": True}))
         _allowed("target", target.to_json(), kind.targets, kind)
         _allowed("trigger", trigger.to_json(), kind.triggers, kind)
         return PlannedFault(
-            id=_text(data.get("id") or data.get("fault") or id, "id"),
+            id=text(data.get("id") or data.get("fault") or id, "id"),
             kind=kind.kind,
             target=target,
             trigger=trigger,
@@ -97,11 +78,7 @@ class PlannedFault:
 
     def check_cluster(self, *, nodes: int, world_size: int, spares: int, isolated: bool) -> None:
         """Raises InvalidFault where it cannot happen in a cluster of this shape (`nodes`: those of spares too)."""
-        if isinstance(self.target, Rank) and self.target.rank >= world_size:
-            highest = world_size - 1
-            raise InvalidFault(f"rank {self.target.rank} does not exist: ranks are 0..{highest}", field="target.rank")
-        if isinstance(self.target, Spare) and spares == 0:
-            raise InvalidFault("the cluster has no spare: set cluster.spares, or choose a rank", field="target.spare")
+        check_target(self.target, nodes=nodes, world_size=world_size, spares=spares)
         if fault_kind(self.kind).scope is Scope.NETWORK and not isolated:
             need = f"{self.kind} needs nodes with a network of their own: set cluster.isolation to namespaces"
             raise InvalidFault(need, field="kind")
@@ -175,22 +152,6 @@ class Injection:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def target_from_json(data: object) -> Target:
-    """Raises InvalidFault: an empty target, or one with two answers, hits nobody rather than somebody."""
-    fields = _one_of(data, TARGETS, "target", 'one of {"rank": N}, {"random_rank": true}, {"spare": true}')
-    if "rank" in fields:
-        return Rank(rank=_whole(fields["rank"], "target.rank"))
-    name = next(iter(fields))
-    _true(fields[name], f"target.{name}")
-    return RandomRank() if name == "random_rank" else Spare()
-
-
-def _one_of(data: object, names: tuple[str, ...], where: str, expected: str) -> Json:
-    if not isinstance(data, Mapping) or len(data) != 1 or next(iter(data)) not in names:
-        raise InvalidFault(f"must be {expected}, not {data!r}", field=where)
-    return data
-
-
 def _allowed(where: str, chosen: Json, names: tuple[str, ...], kind: FaultKind) -> None:
     if not set(chosen) & set(names):
         raise InvalidFault(f"{kind.kind} allows: {', '.join(names)}", field=where)
@@ -204,18 +165,15 @@ def _checked_params(kind: FaultKind, params: object) -> dict[str, object]:
     return with_defaults(params, kind.params_schema)
 
 
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidFault(f"must be a text that is not empty, not {value!r}", field=where)
-    return value
-
-
-def _true(value: object, where: str) -> None:
-    if value is not True:
-        raise InvalidFault(f"must be true, not {value!r}", field=where)
-
-
-def _whole(value: object, where: str, *, least: int = 0) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InvalidFault(f"must be a whole number of at least {least}, not {value!r}", field=where)
-    return value
+__all__ = [
+    "Coordinator",
+    "Injection",
+    "Node",
+    "PlannedFault",
+    "RandomRank",
+    "Rank",
+    "Spare",
+    "Store",
+    "Target",
+    "target_from_json",
+]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from chaos.errors import TargetGone
 from chaos.faults import PlannedFault, RandomRank
-from chaos.kinds import fault_kind
 from chaos.roster import Roster
 
 
@@ -28,10 +27,12 @@ def foresee(fault: PlannedFault, roster: Roster) -> Foreseen:
         worker = roster.resolve(fault.target)
     except TargetGone as error:
         return Foreseen(text=f"{fault.kind} would miss now: {error}")
-    place = "a spare" if worker.rank is None else f"rank {worker.rank}"
-    text = f"{fault.kind} would hit {worker.worker} ({place}, process {worker.pid}){_for_how_long(fault)}"
+    place = "a spare, " if worker.worker in roster.workers else ""
+    place = place if worker.rank is None else f"rank {worker.rank}, "
+    more = f" and {len(worker.others)} more of node {worker.node}" if worker.others else ""
+    text = f"{fault.kind} would hit {worker.worker} ({place}process {worker.pid}){more}{_for_how_long(fault)}"
     return Foreseen(text=text, worker=worker.worker, rank=worker.rank, pid=worker.pid)
 
 
 def _for_how_long(fault: PlannedFault) -> str:
-    return f" for at most {fault.params['ttl_s']} s" if fault_kind(fault.kind).lasting else ""
+    return f" for at most {fault.params['ttl_s']} s" if "ttl_s" in fault.params else ""

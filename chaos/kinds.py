@@ -7,33 +7,18 @@ from typing import Final
 
 from chaos.cluster.shapes import SHAPES
 from chaos.errors import UnknownFaultKind
-from chaos.faultkind import TARGETS, TRIGGERS, FaultKind, Fidelity, Json, Scope
+from chaos.faultkind import TRIGGERS, FaultKind, Fidelity, Json, Scope
 from chaos.faultkind import params as _params
 from chaos.faultkind import ttl_s as _ttl_s
 from chaos.kinds_gpu import GPU_XID
 from chaos.kinds_inside import ACTS
+from chaos.kinds_process import PROCESS_KINDS
 
 
 def _plane(default: str) -> Json:
     return {"enum": ["data", "control", "both"], "default": default, "title": "Networks that are hit"}
 
 
-PROCESS_KILL: Final = FaultKind(
-    kind="process_kill",
-    title="Kill process",
-    description="SIGKILL: the process ends at once, without a chance to say so.",
-    lasting=False,
-    fidelity=Fidelity.REAL,
-    params_schema=_params(),
-)
-PROCESS_STOP: Final = FaultKind(
-    kind="process_stop",
-    title="Freeze process",
-    description="SIGSTOP: the process stays, but does nothing more (a hang). SIGCONT on revert, if it still lives.",
-    lasting=True,
-    fidelity=Fidelity.REAL,
-    params_schema=_params(ttl_s=_ttl_s("Seconds until it is resumed")),
-)
 NETWORK_PARTITION: Final = FaultKind(
     kind="network_partition",
     title="Partition network",
@@ -109,7 +94,7 @@ NETWORK_RESET: Final = FaultKind(
     params_schema=_params(plane=_plane("data")),
 )
 _ALL: Final = (
-    PROCESS_KILL, PROCESS_STOP, *(kind for kind, _ in ACTS),
+    *PROCESS_KINDS, *(kind for kind, _ in ACTS),
     NETWORK_PARTITION, NETWORK_RATE, NETWORK_DELAY, NETWORK_LOSS, NETWORK_RESET,
     GPU_XID,
 )  # fmt: skip
@@ -123,4 +108,4 @@ def fault_kind(kind: str) -> FaultKind:
     return FAULT_KINDS[kind]
 
 
-__all__ = ["FAULT_KINDS", "TARGETS", "TRIGGERS", "FaultKind", "Fidelity", "Scope", "fault_kind"]
+__all__ = ["FAULT_KINDS", "TRIGGERS", "FaultKind", "Fidelity", "Scope", "fault_kind"]

@@ -16,7 +16,8 @@ from typing import Final
 
 from chaos.checkout import import_path
 from chaos.errors import TrialError
-from chaos.procfs import all_processes, has_environment
+from chaos.procfs import all_processes, has_environment, start_ticks
+from chaos.roster import WorkerInfo
 from chaos.runtimes import Command
 
 MARKER: Final = "PHOENIX_TRIAL"
@@ -41,6 +42,7 @@ class Launch:
         self._code: int | None = None
         self._left: tuple[str, ...] = ()
         self.ended: Ended | None = None
+        self.launcher: WorkerInfo | None = None
         order = json.dumps({"argv": list(command.argv), "log": str(log), "grace_s": grace_s})
         try:
             self._warden = subprocess.Popen(
@@ -79,9 +81,16 @@ class Launch:
             *lines, self._buffer = (self._buffer + block).split(b"\n")
             for line in lines:
                 status = json.loads(line)
+                self._meet(status.get("started"))
                 self._code = status.get("exited", self._code)
                 self._left = tuple(status.get("left", self._left))
         return self.ended
+
+    def _meet(self, pid: int | None) -> None:
+        """Who the launcher is; one that has ended already is nobody's target."""
+        if pid is not None and (ticks := start_ticks(pid)) is not None:
+            since = time.monotonic_ns()
+            self.launcher = WorkerInfo(worker="launcher", node=None, pid=pid, start_ticks=ticks, since=since)
 
     def end(self) -> None:
         """Ask for the end of everything; `poll` tells when it is done. May be called twice."""

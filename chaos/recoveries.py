@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from chaos.scenario import CHECKS
 from chaos.verdict import Verdict
 from phoenix_core.events import Event
 from phoenix_core.timeline import Failure, Phase, Recovery, recoveries
+
+SINGLE: Final = ("coordinator", "launcher")
+"""What a job has one of, and which no spare can replace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,7 @@ def _with_replacements(found: Sequence[FaultOutcome], events: Sequence[Event]) -
     completed = []
     for outcome in found:
         fault = outcome.fault
-        if fault is not None and fault.rank is None:
+        if fault is not None and fault.rank is None and fault.worker not in SINGLE:
             later = [event for event in free if spawned.get(event.worker, 0) > fault.at]
             new = min(later, key=lambda event: (event.node != fault.node, event.at), default=None)
             free = [event for event in free if event is not new]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from chaos.errors import TargetGone
-from chaos.faults import RandomRank, Rank, Spare, Target
+from chaos.faults import Coordinator, Node, RandomRank, Rank, Spare, Store, Target
 from phoenix_core.events import Event
 
 
@@ -24,7 +24,11 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerInfo:
-    """What is known of one worker; (pid, start_ticks) is the identity of its process."""
+    """What is known of one worker; (pid, start_ticks) is the identity of its process.
+
+    The coordinator, a node's agent and the launcher are described in the same way, without a rank. `others` are the
+    processes of the same node, where a fault hits all of it.
+    """
 
     worker: str
     node: str | None
@@ -35,6 +39,11 @@ class WorkerInfo:
     rank: int | None = None
     local_rank: int | None = None
     """Which GPU of its node a rank uses; known of a worker that was resolved as a rank."""
+    others: tuple[WorkerInfo, ...] = ()
+
+    @property
+    def lives(self) -> bool:
+        return self.state not in (WorkerState.EXITED, WorkerState.FAILED)
 
 
 class Roster:
@@ -46,17 +55,19 @@ class Roster:
         self.generation: int | None = None
         self._parked_unknown: set[str] = set()
         self._first_world: dict[str, tuple[str, ...]] = {}
+        self._agents: dict[str, WorkerInfo] = {}
+        self._coordinator: WorkerInfo | None = None
+        self.launcher: WorkerInfo | None = None
+        """The process that the trial has started, which holds the store; told by the trial, since it starts it."""
 
     def observe(self, event: Event) -> None:
         if event.kind == "worker_spawned" and event.worker is not None:
-            self.workers[event.worker] = WorkerInfo(
-                worker=event.worker,
-                node=event.node,
-                pid=int(str(event.data["pid"])),
-                start_ticks=int(str(event.data["start_ticks"])),
-                since=event.at,
-            )
+            self.workers[event.worker] = _described(event, event.worker)
             self._catch_up(event)
+        elif event.kind == "coordinator_started":
+            self._coordinator = _described(event, "coordinator")
+        elif event.kind == "agent_started" and event.node is not None:
+            self._agents[event.node] = _described(event, f"agent of {event.node}")
         elif event.kind == "world_formed":
             self._form(event)
         elif event.kind == "worker_exited":
@@ -68,8 +79,15 @@ class Roster:
 
     def resolve(self, target: Target) -> WorkerInfo:
         """The worker to hit now. Raises TargetGone where it has ended or nobody has that place."""
-        if isinstance(target, Spare):
-            return self._longest_parked()
+        match target:
+            case Spare():
+                return self._longest_parked()
+            case Node():
+                return self._all_of(target.node)
+            case Coordinator():
+                return _known(self._coordinator, "no coordinator has been started by this runtime")
+            case Store():
+                return _known(self.launcher, "the launcher has not been started")
         assert not isinstance(target, RandomRank), "a random rank is drawn when the fault is planned"
         assert isinstance(target, Rank)
         if target.rank >= len(self.ranks):
@@ -77,7 +95,7 @@ class Roster:
         worker = self.workers.get(self.ranks[target.rank])
         if worker is None:
             raise TargetGone(f"rank {target.rank} is held by {self.ranks[target.rank]}, which this trial did not start")
-        if worker.state in (WorkerState.EXITED, WorkerState.FAILED):
+        if not worker.lives:
             raise TargetGone(f"rank {target.rank} is held by {worker.worker}, which has {worker.state.value}")
         return replace(worker, local_rank=self._local_rank(worker))
 
@@ -85,6 +103,15 @@ class Roster:
         """As the runtime counts: how many ranks before it were on its node in the first world that it was in."""
         before = self._first_world[worker.worker][: worker.rank]
         return sum(other in self.workers and self.workers[other].node == worker.node for other in before)
+
+    def _all_of(self, node: str) -> WorkerInfo:
+        """Its worker of the lowest rank, else a spare, else its agent; and with it all others."""
+        living = [worker for worker in self.workers.values() if worker.node == node and worker.lives]
+        living.sort(key=lambda worker: (worker.rank is None, worker.rank, worker.since))
+        living += [self._agents[node]] if node in self._agents else []
+        if not living:
+            raise TargetGone(f"nothing runs on node {node}")
+        return replace(living[0], others=tuple(living[1:]))
 
     def _longest_parked(self) -> WorkerInfo:
         parked = [worker for worker in self.workers.values() if worker.state is WorkerState.SPARE]
@@ -128,3 +155,14 @@ class Roster:
             {"worker": w.worker, "node": w.node, "pid": w.pid, "rank": w.rank, "state": w.state.value, "since": w.since}
             for w in self.workers.values()
         ]
+
+
+def _described(event: Event, name: str) -> WorkerInfo:
+    pid, ticks = int(str(event.data["pid"])), int(str(event.data["start_ticks"]))
+    return WorkerInfo(worker=name, node=event.node, pid=pid, start_ticks=ticks, since=event.at)
+
+
+def _known(process: WorkerInfo | None, otherwise: str) -> WorkerInfo:
+    if process is None:
+        raise TargetGone(otherwise)
+    return process

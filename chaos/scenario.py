@@ -19,6 +19,7 @@ from chaos.kinds import FAULT_KINDS, Scope, fault_kind
 from chaos.located import MOST_CHARACTERS, Located, parse_located
 from chaos.nvml.xid_lines import DRIVERS
 from chaos.schema import violations
+from chaos.targets import target_schemas
 from chaos.traces import read_traces
 from chaos.triggers import MOST_SECONDS, trigger_forms
 from chaos.workloads import WORKLOADS, Workload, workload
@@ -228,20 +229,13 @@ def scenario_schema() -> dict[str, object]:
 
 def fault_schema() -> dict[str, object]:
     """The JSON Schema of a planned fault; also of a live request, in which `id` may be left out."""
-    whole = {"type": "integer", "minimum": 0}
-
-    def only(name: str, rule: Mapping[str, object], **others: Mapping[str, object]) -> dict[str, object]:
-        properties = {name: rule, **others}
-        return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
-
-    targets = [only("rank", whole), only("random_rank", {"const": True}), only("spare", {"const": True})]
     return {
         "type": "object",
         "required": ["kind", "target"],
         "properties": {
             "id": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
             "kind": {"enum": list(FAULT_KINDS)},
-            "target": {"oneOf": targets},
+            "target": {"oneOf": target_schemas()},
             "trigger": {"oneOf": trigger_forms(), "default": {"now": True}},
             "params": {"type": "object"},
             "reason": {"type": "string"},

@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterable
 
+from chaos import cgroups
 from chaos.procfs import ProcessStat, all_processes
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -44,6 +45,7 @@ def main(argv: list[str]) -> None:
     left = _settled(SETTLE_S)
     _tell(left=[f"{stat.name} (pid {stat.pid})" for stat in left])
     _kill_all()
+    cgroups.sweep()  # of a trial that was killed: what lives takes its own back
 
 
 def _keep(launcher: int, wake: int, grace_s: float) -> int:

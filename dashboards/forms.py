@@ -8,7 +8,14 @@ from typing import Any
 
 from dashboards.api import Json
 
-TARGETS = {"rank": "One rank", "random_rank": "A random rank", "spare": "A spare"}
+TARGETS = {
+    "rank": "One rank",
+    "random_rank": "A random rank",
+    "spare": "A spare",
+    "node": "All of a node",
+    "coordinator": "The coordinator",
+    "store": "The launcher, which holds the store",
+}
 TRIGGERS = {"now": "Now", "at_step": "At a step", "after_s": "After seconds", "phase": "On entering a phase"}
 PHASES = ("forward", "backward", "gradient_sync", "optimizer")
 LIST_RANKS_UP_TO = 64

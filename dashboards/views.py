@@ -261,7 +261,10 @@ def party(who: Json) -> str:
 def target_text(target: Json) -> str:
     if "rank" in target:
         return f"rank {target['rank']}"
-    return "a random rank" if target.get("random_rank") else "a spare"
+    if "node" in target:
+        return f"node {target['node']}"
+    names = {"random_rank": "a random rank", "coordinator": "the coordinator", "store": "the launcher"}
+    return next((words for name, words in names.items() if target.get(name)), "a spare")
 
 
 def trigger_text(trigger: Json) -> str:

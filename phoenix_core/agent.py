@@ -136,6 +136,7 @@ class Agent:
         """Serve until a coordinator says so or none is heard for a lease; no worker is left afterwards."""
         main = asyncio.current_task()
         assert main is not None
+        self.events.emit("agent_started", pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
         self._loop.add_signal_handler(signal.SIGTERM, main.cancel)
         self.health.start()
         checks = asyncio.create_task(self._check_forever(main))

@@ -36,6 +36,7 @@ KINDS: Final[Mapping[str, str]] = {
     "on); data: recovering (a recovery was broken off), ranks, spares (that live)",
     "job_finished": "the job ended; data: outcome (completed|failed|stopped), reason",
     # agent
+    "agent_started": "a node's agent serves; node; data: pid, start_ticks (identity of the pid)",
     "worker_spawned": "a process was started; worker, node; data: pid, start_ticks (identity of the pid)",
     "worker_exited": "a process ended; worker, node; data: pid, code (negative: signal)",
     "gpus_watched": "the node's GPUs are watched; node; data: gpus (UUIDs), used (indices), log (path, or empty), deaf "

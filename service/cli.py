@@ -162,6 +162,9 @@ def inject(
     rank: Annotated[int | None, typer.Option(help="Hit the worker that holds this rank.")] = None,
     random_rank: Annotated[bool, typer.Option("--random-rank", help="Hit any rank.")] = False,
     spare: Annotated[bool, typer.Option("--spare", help="Hit a parked spare.")] = False,
+    node: Annotated[str | None, typer.Option(help="Hit all processes of a node, such as n1.")] = None,
+    coordinator: Annotated[bool, typer.Option("--coordinator", help="Hit the coordinator.")] = False,
+    store: Annotated[bool, typer.Option("--store", help="Hit the launcher, which holds the store.")] = False,
     at_step: Annotated[int | None, typer.Option(help="When the rank begins this step.")] = None,
     after: Annotated[float | None, typer.Option(help="After this many seconds.")] = None,
     phase: Annotated[str | None, typer.Option(help="When the rank enters this training phase.")] = None,
@@ -179,7 +182,9 @@ def inject(
         with Client(server or _address(directory)) as client:
             request = Request(
                 kind=kind,
-                target=target_of(rank=rank, random_rank=random_rank, spare=spare),
+                target=target_of(
+                    rank=rank, node=node, random_rank=random_rank, spare=spare, coordinator=coordinator, store=store
+                ),
                 trigger=trigger_of(at_step=at_step, after_s=after, phase=phase),
                 params=tuple(param or ()),
                 reason=reason,

@@ -43,17 +43,14 @@ def running_run(client: Client) -> str:
     raise ClientError("no run is running; start one with `phoenix demo`, or POST /api/v1/runs")
 
 
-def target_of(*, rank: int | None, random_rank: bool, spare: bool) -> Mapping[str, object]:
-    """Raises ValueError unless exactly one is chosen: nobody is hit by default."""
-    chosen: list[Mapping[str, object]] = []
-    if rank is not None:
-        chosen.append({"rank": rank})
-    if random_rank:
-        chosen.append({"random_rank": True})
-    if spare:
-        chosen.append({"spare": True})
+def target_of(*, rank: int | None = None, node: str | None = None, **others: bool) -> Mapping[str, object]:
+    """Raises ValueError unless exactly one is chosen: nobody is hit by default. `others` are targets without a name."""
+    named = {"rank": rank, "node": node}
+    chosen = [{name: value} for name, value in named.items() if value is not None]
+    chosen += [{name: True} for name, wanted in others.items() if wanted]
     if len(chosen) != 1:
-        raise ValueError("choose one target: --rank N, --random-rank or --spare")
+        every = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        raise ValueError(f"choose one target: --rank N, --node NAME, {every}")
     return chosen[0]
 
 

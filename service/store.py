@@ -233,7 +233,7 @@ def spares_free(members: Roster, known: Sequence[FaultRow]) -> int:
     states = Counter(worker.state for worker in members.workers.values())
     active = {worker.worker for worker in members.workers.values() if worker.state is WorkerState.ACTIVE}
     claimed = sum(
-        "spare" not in fault.target
+        not {"spare", "coordinator", "store"} & set(fault.target)
         and (
             (fault.state == FaultState.REQUESTED and "now" in fault.trigger)
             or (fault.state == FaultState.INJECTED and fault.worker in active)

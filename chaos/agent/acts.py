@@ -106,6 +106,19 @@ def straggle(given: Given) -> None:
     given.end(steps=steps)
 
 
+def eat(given: Given) -> None:
+    """Ask for `bytes` of memory, and write to all of it, a megabyte at a time; keep it until it is given back."""
+    until, eaten = given.until, []
+    given.answer()
+    for _ in range(int(str(given.order.params["bytes"])) >> 20):
+        if given.released or time.monotonic_ns() > until:
+            break
+        eaten.append(b"\1" * (1 << 20))
+    while not given.released and time.monotonic_ns() < until:
+        time.sleep(0.05)
+    given.end(bytes=len(eaten) << 20)
+
+
 ACTS: Final[dict[str, Act]] = {
     "raise": raise_error,
     "segfault": segfault,
@@ -113,4 +126,5 @@ ACTS: Final[dict[str, Act]] = {
     "hold_gil": hold_gil,
     "hang": hang,
     "straggle": straggle,
+    "eat": eat,
 }

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from chaos.injectors.base import Active, Injector, Pending, Reverted
-from chaos.injectors.process import ProcessKill, ProcessStop
+from chaos.injectors.limits import CpuThrottle, ProcessOom
+from chaos.injectors.process import ProcessKill, ProcessStop, ProcessTerminate
 
-INJECTORS: Final[Mapping[str, Injector]] = {injector.kind.kind: injector for injector in (ProcessKill(), ProcessStop())}
+_OUTSIDE: Final[tuple[Injector, ...]] = (ProcessKill(), ProcessStop(), ProcessTerminate(), ProcessOom(), CpuThrottle())
+INJECTORS: Final[Mapping[str, Injector]] = {injector.kind.kind: injector for injector in _OUTSIDE}
+"""Those that need nothing but the processes themselves."""
 
 __all__ = ["INJECTORS", "Active", "Injector", "Pending", "Reverted"]

@@ -14,6 +14,7 @@ from chaos.errors import TargetGone
 from chaos.faultkind import FaultKind
 from chaos.faults import Injection, PlannedFault
 from chaos.injectors.base import Injector, Pending, Reverted, receipt
+from chaos.injectors.limits import ProcessOom
 from chaos.injectors.process import open_identified
 from chaos.kinds_inside import ACTS
 from chaos.roster import WorkerInfo
@@ -27,8 +28,9 @@ POLL_S: Final = 0.001
 
 
 def inside_injectors(boxes: Path) -> Mapping[str, Injector]:
-    """Those that reach the agents whose boxes are in this directory."""
+    """Those that reach the agents whose boxes are in this directory, or do better with them."""
     injectors: list[Injector] = [InsideFault(kind, act, boxes) for kind, act in ACTS]
+    injectors.append(ProcessOom(boxes))
     return {injector.kind.kind: injector for injector in injectors}
 
 

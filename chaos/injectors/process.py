@@ -1,27 +1,33 @@
-"""Kill and freeze a process, through a pidfd, so that a recycled pid can never be hit."""
+"""Signals to processes, each through a pidfd, so that a recycled pid can never be hit."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from chaos.errors import TargetGone
+from chaos.faultkind import FaultKind
 from chaos.faults import PlannedFault
 from chaos.injectors.base import Active, Reverted, receipt
-from chaos.kinds import PROCESS_KILL, PROCESS_STOP, FaultKind
-from chaos.procfs import process_stat, start_ticks
+from chaos.kinds_process import PROCESS_KILL, PROCESS_STOP, PROCESS_TERMINATE
+from chaos.procfs import all_processes, process_stat, start_ticks
 from chaos.roster import WorkerInfo
 
 
 class ProcessKill:
-    """SIGKILL."""
+    """SIGKILL. Of a node all processes are stopped before the first is killed: none sees another one end."""
 
     kind: Final[FaultKind] = PROCESS_KILL
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        return _Signalled(fault, worker, signal.SIGKILL, ttl_s=None)
+        numbers = (signal.SIGSTOP, signal.SIGKILL) if worker.others else (signal.SIGKILL,)
+        return _Signalled(self.kind, fault, worker, numbers, ttl_s=None)
 
 
 class ProcessStop:
@@ -30,44 +36,81 @@ class ProcessStop:
     kind: Final[FaultKind] = PROCESS_STOP
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        return _Signalled(fault, worker, signal.SIGSTOP, ttl_s=float(str(fault.params["ttl_s"])))
+        ttl_s = float(str(fault.params["ttl_s"]))
+        return _Signalled(self.kind, fault, worker, (signal.SIGSTOP,), ttl_s=ttl_s, reverted_by=signal.SIGCONT)
+
+
+class ProcessTerminate:
+    """SIGTERM, and SIGKILL after the grace, or when reverted before: nobody can be told to go back on a SIGTERM."""
+
+    kind: Final[FaultKind] = PROCESS_TERMINATE
+
+    def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
+        grace_s = float(str(fault.params["ttl_s"]))
+        return _Signalled(self.kind, fault, worker, (signal.SIGTERM,), ttl_s=grace_s, reverted_by=signal.SIGKILL)
 
 
 class _Signalled:
-    """A signal that was sent. A lasting one keeps the pidfd: it is the only safe way to send SIGCONT later."""
+    """Signals that were sent. A lasting fault keeps the pidfds: they are the only safe way to send the last one."""
 
-    over: Final = ""
-
-    def __init__(self, fault: PlannedFault, worker: WorkerInfo, number: signal.Signals, *, ttl_s: float | None) -> None:
+    def __init__(
+        self,
+        kind: FaultKind,
+        fault: PlannedFault,
+        worker: WorkerInfo,
+        numbers: Sequence[signal.Signals],
+        *,
+        ttl_s: float | None,
+        reverted_by: signal.Signals | None = None,
+    ) -> None:
         self.ttl_s = ttl_s
-        self._pidfd = open_identified(worker)
-        kind = PROCESS_KILL if number is signal.SIGKILL else PROCESS_STOP
+        self._reverted_by = reverted_by
+        self._pidfds = _open_all(worker)
         try:
             at = time.monotonic_ns()
-            signal.pidfd_send_signal(self._pidfd, number)
+            for number in numbers:
+                self._send(number)
         except ProcessLookupError as error:
             self.close()
             raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended") from error
-        self.injection = receipt(fault, kind, worker, at)
+        # Which processes they were is news only where the target was more than one.
+        proof = {"processes": len(self._pidfds)} if worker.others else None
+        self.injection = receipt(fault, kind, worker, at, proof)
         if ttl_s is None:
             self.close()
 
+    @property
+    def over(self) -> str:
+        ended = self._reverted_by is signal.SIGKILL and not self._living()
+        return "it ended within the grace" if ended else ""
+
     def revert(self) -> Reverted:
-        if self._pidfd < 0:
+        if not self._pidfds or self._reverted_by is None:
             return Reverted(alive=False)
-        stat = process_stat(self.injection.pid)
-        try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
-            alive = stat is not None and not stat.ended  # a zombie takes the signal, but nobody is resumed
-        except ProcessLookupError:
-            alive = False
+        living = self._living()
+        with contextlib.suppress(ProcessLookupError):
+            self._send(self._reverted_by)
         self.close()
-        return Reverted(alive=alive)
+        if self._reverted_by is signal.SIGKILL:
+            return Reverted(alive=False, proof={"killed_after_grace": len(living)})
+        stat = process_stat(self.injection.pid)
+        return Reverted(alive=bool(living) and stat is not None and not stat.ended)
 
     def close(self) -> None:
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        while self._pidfds:
+            os.close(self._pidfds.pop())
+
+    def _send(self, number: signal.Signals) -> None:
+        """To all; raises ProcessLookupError where the first, which the receipt names, has ended."""
+        signal.pidfd_send_signal(self._pidfds[0], number)
+        for pidfd in self._pidfds[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, number)
+
+    def _living(self) -> list[int]:
+        """A pidfd is readable once its process has ended, a zombie included."""
+        ended = select.select(self._pidfds, [], [], 0)[0] if self._pidfds else []
+        return [pidfd for pidfd in self._pidfds if pidfd not in ended]
 
 
 def open_identified(worker: WorkerInfo) -> int:
@@ -83,3 +126,28 @@ def open_identified(worker: WorkerInfo) -> int:
         os.close(pidfd)
         raise TargetGone(gone if ticks is None else f"{gone}; its pid belongs to another process now")
     return pidfd
+
+
+def _open_all(worker: WorkerInfo) -> list[int]:
+    """Pidfds of the worker and, where it stands for its node, of the others there and of all that they have started."""
+    pidfds = [open_identified(worker)]
+    for other in (*worker.others, *(_below(worker) if worker.others else ())):
+        with contextlib.suppress(TargetGone):
+            pidfds.append(open_identified(other))
+    return pidfds
+
+
+def _below(worker: WorkerInfo) -> list[WorkerInfo]:
+    """What the processes of this node have started, and still lives."""
+    known = {worker.pid, *(other.pid for other in worker.others)}
+    heads, found = set(known), []
+    processes = all_processes()
+    while heads:
+        children = [stat for stat in processes if stat.parent in heads and stat.pid not in known and not stat.ended]
+        found += [
+            replace(worker, worker=stat.name, pid=stat.pid, start_ticks=stat.start_ticks, others=())
+            for stat in children
+        ]
+        heads = {stat.pid for stat in children}
+        known |= heads
+    return found

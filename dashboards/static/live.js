@@ -184,7 +184,8 @@ function faultBody(form, dryRun) {
   for (const input of all("fieldset[data-kind]:not([disabled]) [data-param]", form)) {
     if (input.value.trim() !== "") params[input.dataset.param] = typed(input);
   }
-  const target = value("target") === "rank" ? { rank: Number(value("rank")) } : { [value("target")]: true };
+  const named = { rank: () => Number(value("rank")), node: () => value("node") };
+  const target = { [value("target")]: (named[value("target")] ?? (() => true))() };
   const trigger = {
     now: () => ({ now: true }),
     at_step: () => ({ at_step: Number(value("at_step")) }),

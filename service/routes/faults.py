@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from chaos.cluster.abilities import abilities
 from chaos.errors import ChaosError
 from chaos.expansion import single
-from chaos.faults import PlannedFault, Spare
+from chaos.faults import Coordinator, PlannedFault, Spare, Store
 from chaos.foresight import foresee
 from chaos.kinds import Scope, fault_kind
 from chaos.record import TrialDirectory
@@ -110,6 +110,8 @@ def _refuse_past(run: Run, fault: PlannedFault) -> None:
 
 def _refuse_without_spare(session: Session, run: Run, fault: PlannedFault, members: Roster) -> None:
     """Without a spare the job could not go on. What a later trigger will find cannot be known now."""
+    if isinstance(fault.target, Coordinator | Store):
+        return
     if not isinstance(fault.target, Spare) and run.spares == 0:
         detail = f"run {run.id} has no spare, so it could not recover; start one with cluster.spares of 1 or more"
         raise Problem(409, "no-free-spare", detail)

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.errors import InvalidFault, UnknownFaultKind
-from chaos.faults import Injection, PlannedFault, RandomRank, Rank, Spare, target_from_json
+from chaos.faults import (
+    Coordinator,
+    Injection,
+    Node,
+    PlannedFault,
+    RandomRank,
+    Rank,
+    Spare,
+    Store,
+    target_from_json,
+)
 from chaos.injectors import INJECTORS
 from chaos.injectors.gpu import GpuXid
 from chaos.injectors.inside import inside_injectors
@@ -32,7 +42,14 @@ from phoenix_core.events import EventWriter
 
 KILL: dict[str, Any] = {"id": "a", "kind": "process_kill", "target": {"rank": 2}, "trigger": {"at_step": 3}}
 
-targets = st.one_of(st.builds(Rank, rank=st.integers(0, 999)), st.builds(RandomRank), st.builds(Spare))
+targets = st.one_of(
+    st.builds(Rank, rank=st.integers(0, 999)),
+    st.builds(RandomRank),
+    st.builds(Spare),
+    st.builds(Node, node=st.integers(0, 999).map(lambda index: f"n{index}")),
+    st.builds(Coordinator),
+    st.builds(Store),
+)
 triggers = st.one_of(
     st.builds(Now),
     st.builds(AtStep, at_step=st.integers(0, 10**6), repeat=st.integers(1, 9)),
@@ -85,6 +102,10 @@ def test_a_live_request_names_its_id_under_fault() -> None:
         ({"target": {"rank": "1"}}, "target.rank"),
         ({"target": {"spare": False}}, "target.spare"),
         ({"target": {"everyone": True}}, "target"),
+        ({"target": {"node": 1}}, "target.node"),
+        ({"target": {"node": "n01"}}, "target.node"),
+        ({"target": {"store": 1}}, "target.store"),
+        ({"kind": "process_segfault", "target": {"node": "n1"}}, "target"),
         ({"trigger": {}}, "trigger"),
         ({"trigger": {"at_step": 1.5}}, "trigger.at_step"),
         ({"trigger": {"after_s": -1}}, "trigger.after_s"),
@@ -130,6 +151,10 @@ def test_a_target_must_exist_in_the_cluster() -> None:
         Cluster(nodes=2, spares=0).check(fault)
     with pytest.raises(InvalidFault, match="no spare"):
         Cluster(nodes=2, spares=0).check(PlannedFault.from_json({**KILL, "target": {"spare": True}}))
+    node = PlannedFault.from_json({**KILL, "target": {"node": "n3"}})
+    Cluster(nodes=3, spares=1).check(node)
+    with pytest.raises(InvalidFault, match=r"node n3 does not exist: nodes are n0\.\.n2"):
+        Cluster(nodes=3, spares=0).check(node)
 
 
 def test_a_receipt_survives_the_event_file() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.errors import TargetGone
-from chaos.faults import Rank, Spare
+from chaos.faults import Coordinator, Node, Rank, Spare, Store
 from chaos.requests import (
     CancelRequest,
     FaultRequest,
@@ -53,6 +53,32 @@ def test_who_has_ended_is_no_target(end: str) -> None:
     members = roster(spawned("w0", 5), formed("w0"), about(end, "w0"))
     with pytest.raises(TargetGone, match="rank 0 is held by w0, which has"):
         members.resolve(Rank(rank=0))
+
+
+def served(kind: str, pid: int, node: str | None = None) -> Event:
+    return Event(kind=kind, at=0, node=node, data={"pid": pid, "start_ticks": pid * 10})
+
+
+def test_a_node_is_its_lowest_rank_with_all_others_and_the_agent() -> None:
+    members = roster(served("agent_started", 3, "n"), spawned("w0", 5), spawned("w1", 6), spawned("w2", 7))
+    for event in (formed("w2", "w0"), about("worker_exited", "w1")):
+        members.observe(event)
+    whole = members.resolve(Node(node="n"))
+    assert (whole.worker, whole.rank, [other.pid for other in whole.others]) == ("w2", 0, [5, 3])
+    for worker in ("w0", "w2"):
+        members.observe(about("failure_detected", worker))
+    assert members.resolve(Node(node="n")).worker == "agent of n"
+    with pytest.raises(TargetGone, match="nothing runs on node n7"):
+        members.resolve(Node(node="n7"))
+
+
+def test_the_coordinator_is_the_latest_and_the_store_the_launchers() -> None:
+    members = roster(served("coordinator_started", 8), served("coordinator_started", 9))
+    assert (members.resolve(Coordinator()).pid, members.resolve(Coordinator()).rank) == (9, None)
+    with pytest.raises(TargetGone, match="launcher has not been started"):
+        members.resolve(Store())
+    with pytest.raises(TargetGone, match="no coordinator"):
+        roster().resolve(Coordinator())
 
 
 def test_who_was_not_started_by_this_trial_is_no_target() -> None:

@@ -12,7 +12,8 @@ from chaos.conductor import Faults
 from chaos.faults import Injection, PlannedFault
 from chaos.foresight import foresee
 from chaos.injectors.base import Reverted, receipt
-from chaos.kinds import FAULT_KINDS, PROCESS_STOP
+from chaos.kinds import FAULT_KINDS
+from chaos.kinds_process import PROCESS_STOP
 from chaos.procfs import descends, start_ticks
 from chaos.requests import FaultRequest, HaltRequest, ReleaseRequest, parse_request
 from chaos.roster import Roster, WorkerInfo

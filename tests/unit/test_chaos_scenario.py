@@ -57,7 +57,12 @@ def test_a_document_becomes_a_typed_value_and_back() -> None:
         ("nodes: 4", "nodez: 4", "s.yaml:5: cluster.nodez: unknown field; there are: nodes, ranks_per_node, spares"),
         ("block: 16", "block: 0", "s.yaml:4: options.block: 0 is less than the minimum of 1"),
         ("block: 16", "blok: 16", "s.yaml:4: options.blok: unknown field"),
-        ("{rank: 2}", "{}", "s.yaml:8: faults[0].target: must have exactly one of the forms rank, random_rank, spare"),
+        (
+            "{rank: 2}",
+            "{}",
+            "s.yaml:8: faults[0].target: must have exactly one of the forms rank, random_rank, spare, node, "
+            "coordinator, store",
+        ),
         ("after_s: 3", "after_s: -1", "s.yaml:12: faults[1].trigger.after_s: -1 is less than the minimum of 0"),
         ("step: 3}", "stepp: 3}", "s.yaml:9: faults[0].trigger.stepp: unknown field; there are: phase, step"),
         ("after_s: 3", "after_s: .inf", "s.yaml:12: faults[1].trigger.after_s: must be a finite number"),
