@@ -87,6 +87,93 @@ STRAGGLE: Final = FaultKind(
         ttl_s=ttl_s("Seconds until it is as quick as before"),
     ),
 )
+_NTH: Final[Json] = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": 1_000_000,
+    "default": 1,
+    "title": "Which one, counted from the trigger on",
+}
+_BIT: Final[Json] = {"type": "integer", "minimum": 0, "maximum": 63, "title": "Bit (else drawn from the seed)"}
+COLLECTIVE_HANG: Final = FaultKind(
+    kind="collective_hang",
+    title="Hang before a collective",
+    description="A rank comes to its n-th collective and does not enter it: all others wait there.",
+    lasting=True,
+    fidelity=Fidelity.EMULATED,
+    scope=Scope.TRAINING,
+    targets=_RANKS,
+    params_schema=params(nth=_NTH, ttl_s=ttl_s("Seconds until it enters")),
+)
+COLLECTIVE_SKIP: Final = FaultKind(
+    kind="collective_skip",
+    title="Skip a collective",
+    description="A rank takes its n-th collective for done without taking part, as after an error that it swallowed.",
+    lasting=False,
+    fidelity=Fidelity.EMULATED,
+    scope=Scope.TRAINING,
+    targets=_RANKS,
+    params_schema=params(nth=_NTH),
+)
+COLLECTIVE_FAIL: Final = FaultKind(
+    kind="collective_fail",
+    title="Fail a collective",
+    description="The n-th collective of a rank raises the error of a broken connection; the others wait in it.",
+    lasting=False,
+    fidelity=Fidelity.EMULATED,
+    scope=Scope.TRAINING,
+    targets=_RANKS,
+    params_schema=params(
+        nth=_NTH,
+        error={"type": "string", "default": "RuntimeError", "pattern": r"^[A-Za-z_][\w.]*$", "title": "Class"},
+        text={
+            "type": "string",
+            "default": "[gloo/transport/tcp/pair.cc] Connection closed by peer (injected by chaos)",
+            "maxLength": 2000,
+            "title": "Text",
+        },
+    ),
+)
+GRADIENT_BITFLIP: Final = FaultKind(
+    kind="gradient_bitflip",
+    title="Bit flip in a gradient",
+    description="One bit of one element, after the reduction: this rank's parameters leave those of the others.",
+    lasting=False,
+    fidelity=Fidelity.REAL,
+    scope=Scope.TRAINING,
+    targets=_RANKS,
+    params_schema=params(bit=_BIT),
+)
+PARAMETER_BITFLIP: Final = FaultKind(
+    kind="parameter_bitflip",
+    title="Bit flip in a parameter",
+    description="One bit of one element of a rank's parameters, before an optimizer step.",
+    lasting=False,
+    fidelity=Fidelity.REAL,
+    scope=Scope.TRAINING,
+    targets=_RANKS,
+    params_schema=params(bit=_BIT),
+)
+GRADIENT_NAN: Final = FaultKind(
+    kind="gradient_nan",
+    title="NaN in a gradient",
+    description="One element of a rank's reduced gradient becomes NaN.",
+    lasting=False,
+    fidelity=Fidelity.REAL,
+    scope=Scope.TRAINING,
+    targets=_RANKS,
+    params_schema=params(),
+)
+SNAPSHOT_BITFLIP: Final = FaultKind(
+    kind="snapshot_bitflip",
+    title="Bit flip in a snapshot",
+    description="One bit of the newest state that the target keeps for each other rank: it shows when one is needed.",
+    lasting=False,
+    fidelity=Fidelity.REAL,
+    scope=Scope.TRAINING,
+    targets=_RANKS,
+    params_schema=params(of_rank={"type": "integer", "minimum": 0, "title": "Whose (else everybody's)"}),
+)
 ACTS: Final = (
     (PROCESS_EXCEPTION, "raise"),
     (PROCESS_SEGFAULT, "segfault"),
@@ -94,5 +181,12 @@ ACTS: Final = (
     (GIL_HOLD, "hold_gil"),
     (NATIVE_HANG, "hang"),
     (STRAGGLE, "straggle"),
+    (COLLECTIVE_HANG, "strike_collective"),
+    (COLLECTIVE_SKIP, "strike_collective"),
+    (COLLECTIVE_FAIL, "strike_collective"),
+    (GRADIENT_BITFLIP, "flip_gradient"),
+    (PARAMETER_BITFLIP, "flip_parameter"),
+    (GRADIENT_NAN, "nan_gradient"),
+    (SNAPSHOT_BITFLIP, "flip_snapshot"),
 )
 """Each kind with the act of the agent that makes it."""

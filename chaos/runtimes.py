@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from chaos.agent.mailbox import DIRECTORY, SHIELD
+from chaos.agent.mailbox import DIRECTORY, SHIELD, SNAPSHOTS
 from chaos.cluster.abilities import abilities
 from chaos.cluster.layout import NETWORK_FILE
 from chaos.errors import InvalidScenario, Unsupported
@@ -70,7 +70,8 @@ class PhoenixRuntime:
             "--spares": cluster.spares,
             "--run-dir": job.directory.path,
         }
-        environment = {DIRECTORY: str(job.directory.agents), SHIELD: "phoenix_core"}
+        told = {SHIELD: "phoenix_core", SNAPSHOTS: "phoenix_core.kept:KeptStates"}
+        environment = {DIRECTORY: str(job.directory.agents), **told}
         nodes = ("--nodes", ",".join(f"n{index}" for index in range(cluster.nodes + cluster.spares)))
         makers: list[str] = []  # of what the nodes are, each of which becomes the next, and the last the job
         hosts: dict[str, object] = {}

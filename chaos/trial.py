@@ -134,7 +134,11 @@ class _Trial:
 
     def _injectors(self, stack: contextlib.ExitStack) -> Mapping[str, Injector]:
         run = self._directory.run
-        injectors = {**INJECTORS, **inside_injectors(run.agents), GPU_XID.kind: GpuXid(run.gpus, run.agents)}
+        injectors = {
+            **INJECTORS,
+            **inside_injectors(run.agents, self._scenario.seed),
+            GPU_XID.kind: GpuXid(run.gpus, run.agents),
+        }
         if not self._scenario.cluster.isolated:
             return injectors
         hand = stack.enter_context(HandClient(self._directory.run.path / NETWORK_FILE))

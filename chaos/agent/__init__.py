@@ -7,5 +7,5 @@ So a fault in the process needs no hook in the runtime under test, and works for
     listener    the thread, and the life of one order: claimed, carried out, answered
     running     the main thread and the places of a step, where a fault strikes
     native      stays in C code for a time, with the GIL or without
-    acts        what can be ordered
+    acts, collectives, numbers   what can be ordered
 """

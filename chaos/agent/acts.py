@@ -20,7 +20,7 @@ def raise_error(given: Given) -> None:
     """`error` (class), `text`, `code` (an attribute error_code, as torch's own), `place` (now, next, or a place)."""
     error = error_of(given.order.params)
 
-    def act() -> None:
+    def act(*_: object) -> None:
         given.answer(error=f"{type(error).__name__}: {error}")
         raise error
 
@@ -43,7 +43,7 @@ def error_of(params: Mapping[str, object]) -> Exception:
     return error
 
 
-def once(given: Given, place: str, act: Callable[[], None]) -> None:
+def once(given: Given, place: str, act: Callable[..., None]) -> None:
     """`act` in the main thread: at its next line (`now`), or at the first visit of a place (`next`: of any)."""
     if place == "now":
         given.main.strike(act, given.order.within_s, lambda: given.released)
@@ -89,7 +89,7 @@ def straggle(given: Given) -> None:
     held = Held.ASLEEP if given.order.params.get("gil", False) else Held.RELEASED
     until, steps, over = given.until, 0, threading.Event()
 
-    def visit() -> None:
+    def visit(*_: object) -> None:
         nonlocal steps
         if over.is_set() or given.released:
             return
@@ -128,3 +128,4 @@ ACTS: Final[dict[str, Act]] = {
     "straggle": straggle,
     "eat": eat,
 }
+"""The acts that need no more than this file; `listener` knows the others' modules too."""

@@ -124,9 +124,16 @@ def _orders(block: bytes) -> set[str]:
 
 
 def _all_acts() -> dict[str, Act]:
-    from chaos.agent.acts import ACTS  # when the first order comes: a process that gets none pays nothing for them
+    """Loaded when the first order comes: a process that gets none pays nothing for them."""
+    from chaos.agent import acts, collectives, numbers
 
-    return ACTS
+    data = {
+        "flip_gradient": numbers.flip_gradient,
+        "flip_parameter": numbers.flip_parameter,
+        "nan_gradient": numbers.nan_gradient,
+        "flip_snapshot": numbers.flip_snapshot,
+    }
+    return {**acts.ACTS, "strike_collective": collectives.strike_collective, **data}
 
 
 __all__ = ["Act", "Given", "Json", "Listener"]

@@ -26,6 +26,9 @@ DIRECTORY: Final = "PHOENIX_AGENT_DIR"
 SHIELD: Final = "PHOENIX_AGENT_SHIELD"
 """The variable with packages (comma-separated) whose code no fault may strike in: they are the runtime's, not the
 training's, and an exception out of nowhere could find them with a lock in their hands."""
+SNAPSHOTS: Final = "PHOENIX_AGENT_SNAPSHOTS"
+"""The variable by which a runtime's adapter names the class (module:class) whose objects keep snapshots in memory.
+They have `boundaries()`, by owner, and `get(owner, boundary)`, the bytes themselves."""
 
 Json = Mapping[str, object]
 

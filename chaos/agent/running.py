@@ -81,7 +81,7 @@ class MainThread:
 class Place:
     """A place of the training step. `act` is called there, in the main thread, at each visit until `close`."""
 
-    def __init__(self, place: str, act: Callable[[], None]) -> None:
+    def __init__(self, place: str, act: Callable[..., None]) -> None:
         """`place`: forward | backward | optimizer. Raises Refused without torch."""
         torch = loaded_torch()
         self._act = act
@@ -96,9 +96,9 @@ class Place:
         else:
             self._close.append(_before(torch.autograd, "backward", self._visited))
 
-    def _visited(self, *_: object, **__: object) -> None:
+    def _visited(self, *visited: object) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._act()
+            self._act(*visited)
 
     def close(self) -> None:
         """No further visit. May be called twice."""
@@ -106,20 +106,22 @@ class Place:
             self._close.pop()()
 
 
-def at_place(names: Sequence[str], act: Callable[[], None], within_s: float, withdrawn: Callable[[], bool]) -> None:
+def at_place(names: Sequence[str], act: Callable[..., None], within_s: float, withdrawn: Callable[[], bool]) -> None:
     """`act` runs once, in the main thread, at the first of these places that the training comes to, and may raise.
+
+    It gets what torch gives to its hooks there: the module, or the optimizer, and their arguments.
 
     Returns as it begins. Raises Refused where it came to none within this time, or until `withdrawn`.
     """
     claim, begun = threading.Lock(), threading.Event()  # whoever has the lock has decided what happens
     places: list[Place] = []
 
-    def visit() -> None:
+    def visit(*visited: object) -> None:
         if claim.acquire(blocking=False):
             for place in places:
                 place.close()
             begun.set()
-            act()
+            act(*visited)
 
     places += [Place(name, visit) for name in names]
     deadline = time.monotonic() + within_s

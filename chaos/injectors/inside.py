@@ -27,9 +27,12 @@ RELEASE_S: Final = 2.0
 POLL_S: Final = 0.001
 
 
-def inside_injectors(boxes: Path) -> Mapping[str, Injector]:
-    """Those that reach the agents whose boxes are in this directory, or do better with them."""
-    injectors: list[Injector] = [InsideFault(kind, act, boxes) for kind, act in ACTS]
+def inside_injectors(boxes: Path, seed: int = 0) -> Mapping[str, Injector]:
+    """Those that reach the agents whose boxes are in this directory, or do better with them.
+
+    What a process has to choose, it draws from `seed`, the trial's, and the fault's id.
+    """
+    injectors: list[Injector] = [InsideFault(kind, act, boxes, seed) for kind, act in ACTS]
     injectors.append(ProcessOom(boxes))
     return {injector.kind.kind: injector for injector in injectors}
 
@@ -37,15 +40,18 @@ def inside_injectors(boxes: Path) -> Mapping[str, Injector]:
 class InsideFault:
     """Tells the agent of the target to do it."""
 
-    def __init__(self, kind: FaultKind, act: str, boxes: Path) -> None:
+    def __init__(self, kind: FaultKind, act: str, boxes: Path, seed: int) -> None:
         self.kind = kind
         self._act = act
         self._boxes = boxes
+        self._seed = seed
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Pending:
         pidfd = open_identified(worker)
         ttl_s = float(str(fault.params["ttl_s"])) if self.kind.lasting else None
-        order = Order(act=self._act, params=fault.params, ttl_s=ttl_s, within_s=WITHIN_S)
+        # Of kinds that share an act the last word of the name tells them apart.
+        told = {**fault.params, "seed": f"{self._seed}/{fault.id}", "how": self.kind.kind.rpartition("_")[2]}
+        order = Order(act=self._act, params=told, ttl_s=ttl_s, within_s=WITHIN_S)
         slot = send(box_of(self._boxes, worker.pid, worker.start_ticks), order)
         if slot is None:
             os.close(pidfd)

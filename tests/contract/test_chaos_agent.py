@@ -60,6 +60,27 @@ while True:
     time.sleep(0.001)
 """
 
+# One rank of plain DDP on a group written in C++; the first count says whether a parameter is NaN.
+ALONE = """
+import mmap, sys, time
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+file = open(sys.argv[1], "r+b")
+page = mmap.mmap(file.fileno(), 16)
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+step = 0
+while True:
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    page[:8] = sum(int(p.isnan().any()) for p in model.parameters()).to_bytes(8, "little")
+    page[8:16] = step.to_bytes(8, "little")
+    time.sleep(0.001)
+"""
+
 
 class Victim:
     """A process with an agent in it."""
@@ -226,3 +247,20 @@ def test_a_training_straggles_until_it_is_released_and_fails_at_the_place_that_w
         code, said = victim.end()
     assert code == 1
     assert "sum().backward()" in said and said.rstrip().endswith("CUDA error: unspecified launch failure")
+
+
+def test_collectives_and_numbers_of_plain_ddp_go_wrong_as_ordered(tmp_path: Path) -> None:
+    with Victim(tmp_path, ALONE) as victim:
+        flipped = victim.inject("parameter_bitflip", bit=3).injection.proof
+        assert flipped["bit"] == 3 and flipped["before"] != flipped["after"]
+        assert victim.inject("collective_skip", nth=3).injection.proof["collective"] == "DDP's all_reduce"
+        assert victim.moves("steps") and victim.beats == 0
+        victim.inject("gradient_nan")
+        wait_until(lambda: victim.beats > 0, "the NaN is in a parameter")
+        hung = victim.inject("collective_hang", nth=2, ttl_s=60)
+        assert not victim.moves("steps")
+        assert hung.revert().alive
+        assert victim.moves("steps")
+        victim.inject("collective_fail")
+        code, said = victim.end()
+    assert code == 1 and said.rstrip().endswith("Connection closed by peer (injected by chaos)")
