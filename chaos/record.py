@@ -126,6 +126,11 @@ class PartDirectory:
         return self.path / "logs"
 
     @property
+    def checkpoints(self) -> Path:
+        """What the job keeps on disk to begin from."""
+        return self.path / "checkpoints"
+
+    @property
     def agents(self) -> Path:
         """Orders to the processes of the job, and their answers (`chaos.agent.mailbox`)."""
         return self.path / "agents"

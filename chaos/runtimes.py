@@ -25,13 +25,16 @@ from chaos.scenario import NO_GPUS, Cluster, Scenario
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a runtime is asked to run. `workload` is what follows the launcher's own arguments."""
+    """What a runtime is asked to run. `workload` follows the launcher's own arguments; `restarting` follows those where
+    the workload has to restart by itself (empty: it cannot). `checkpoint_every` is in steps."""
 
     workload: tuple[str, ...]
     steps: int
     seed: int
     cluster: Cluster
     directory: PartDirectory
+    checkpoint_every: int | None = None
+    restarting: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +67,14 @@ class PhoenixRuntime:
 
     def command(self, job: Job) -> Command:
         cluster = job.cluster
-        flags = {
+        flags: dict[str, object] = {
             "--nnodes": cluster.nodes,
             "--nproc-per-node": cluster.ranks_per_node,
             "--spares": cluster.spares,
             "--run-dir": job.directory.path,
         }
+        if job.checkpoint_every is not None:
+            flags |= {"--checkpoint-dir": job.directory.checkpoints, "--checkpoint-every": job.checkpoint_every}
         told = {SHIELD: "phoenix_core", SNAPSHOTS: "phoenix_core.kept:KeptStates"}
         environment = {DIRECTORY: str(job.directory.agents), **told}
         nodes = ("--nodes", ",".join(f"n{index}" for index in range(cluster.nodes + cluster.spares)))
@@ -97,7 +102,53 @@ def _arguments(flags: Mapping[str, object]) -> list[str]:
     return [str(part) for flag in flags.items() for part in flag]
 
 
-RUNTIMES: Final[Mapping[str, Runtime]] = {runtime.name: runtime for runtime in (PhoenixRuntime(),)}
+@dataclass(frozen=True, kw_only=True)
+class TorchrunRuntime:
+    """Plain `torchrun --max-restarts`: when a rank ends, all are ended and begin again from a checkpoint on disk.
+
+    It has one node and no spares, whatever the scenario asks for. Checkpoints are written every 10 steps unless it says
+    otherwise, by torch.distributed.checkpoint: while training waits, or beside it (`torchrun-async`).
+    """
+
+    asynchronous: bool = False
+    restarts: int = 10
+    every: int = 10
+    timeout_s: float = 10.0
+    silent_phases: tuple[str, ...] = ("gradient_sync", "snapshot_copy", "replica_send")
+
+    @property
+    def name(self) -> str:
+        return "torchrun-async" if self.asynchronous else "torchrun"
+
+    def command(self, job: Job) -> Command:
+        if not job.restarting:
+            raise InvalidScenario("this workload has no form that restarts from disk", field="runtime")
+        if job.cluster.isolated:
+            raise InvalidScenario(f"{self.name} runs on one node without isolation", field="cluster.isolation")
+        if job.cluster.gpus != NO_GPUS:
+            raise InvalidScenario(f"{self.name} is tried without emulated GPUs", field="cluster.gpus")
+        size, path = str(job.cluster.world_size), str(job.directory.path)
+        flags = ("--standalone", "--nproc-per-node", size, "--max-restarts", str(self.restarts))
+        every, mode = job.checkpoint_every or self.every, "async" if self.asynchronous else "sync"
+        return Command(
+            argv=(
+                *(sys.executable, "-m", "chaos.torchrun", path, size, "--"),
+                *(*flags, "--monitor-interval", "0.1", *with_agent(job), *job.restarting),
+            ),
+            environment={
+                DIRECTORY: str(job.directory.agents),
+                "PHOENIX_RUN_DIR": path,
+                "PHOENIX_PLAIN_CHECKPOINTS": f"{every}:{mode}:{job.directory.checkpoints}",
+                # A silent rank is found by the timeout of the others' collectives, and by nothing else.
+                "PHOENIX_PLAIN_TIMEOUT_S": str(self.timeout_s),
+                # Without it (torch 2.13, gloo) the workers of the next round read the keys of the last: none starts.
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            },
+        )
+
+
+_RUNTIMES: Final[tuple[Runtime, ...]] = (PhoenixRuntime(), TorchrunRuntime(), TorchrunRuntime(asynchronous=True))
+RUNTIMES: Final[Mapping[str, Runtime]] = {runtime.name: runtime for runtime in _RUNTIMES}
 
 
 def find_runtime(name: str, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runtime:
@@ -110,11 +161,17 @@ def find_runtime(name: str, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runti
 def runtime_for(scenario: Scenario, runtimes: Mapping[str, Runtime] = RUNTIMES) -> Runtime:
     """The runtime of a scenario that can be run here.
 
-    Raises InvalidScenario for a runtime that nobody knows and for a data file that cannot be trained on, and
-    Unsupported for what this machine refuses, so that such a scenario is refused before anything is started.
+    Raises InvalidScenario for a runtime that nobody knows, for a data file that cannot be trained on and for a phase of
+    which this runtime does not tell, and Unsupported for what this machine refuses, so that such a scenario is refused
+    before anything is started.
     """
     runtime = find_runtime(scenario.runtime, runtimes)
     check_files(scenario.job, scenario.options)
+    for index, fault in enumerate(scenario.faults):
+        phase = fault.trigger.to_json().get("phase")
+        if phase in getattr(runtime, "silent_phases", ()):  # an ability that few runtimes lack
+            never = f"{runtime.name} does not tell when it enters {phase}"
+            raise InvalidScenario(never, field=f"faults[{index}].trigger.phase")
     if scenario.cluster.isolated and (trouble := abilities().isolation):
         raise Unsupported(trouble, field="cluster.isolation")
     if scenario.cluster.gpus != NO_GPUS and (trouble := no_gpus()):

@@ -82,6 +82,8 @@ class Scenario:
     campaign: Campaign | None = None
     checks: tuple[str, ...] = CHECKS
     timeout_s: float = 300.0
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints on disk; None: none, where the runtime can do without."""
 
     def __post_init__(self) -> None:
         """Relations between fields, which the schema cannot say. Raises InvalidScenario."""
@@ -139,6 +141,7 @@ class Scenario:
             **({} if self.campaign is None else {"campaign": self.campaign.to_json()}),
             "checks": list(self.checks),
             "timeout_s": self.timeout_s,
+            **({} if self.checkpoint_every is None else {"checkpoint_every": self.checkpoint_every}),
         }
 
     @staticmethod
@@ -223,6 +226,7 @@ def scenario_schema() -> dict[str, object]:
             "campaign": campaign_schema(),
             "checks": {"type": "array", "uniqueItems": True, "items": {"enum": list(CHECKS)}},
             "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_SECONDS, "default": 300.0},
+            "checkpoint_every": {"type": "integer", "minimum": 2, "maximum": 100_000_000},
         },
     }
 

@@ -263,6 +263,8 @@ class _Trial:
                 seed=scenario.seed,
                 cluster=cluster,
                 directory=directory,
+                checkpoint_every=scenario.checkpoint_every,
+                restarting=scenario.job.restarting,
             )
         )
 

@@ -22,7 +22,8 @@ class Workload:
     of what a scenario may set; option `block: 32` becomes `--block 32`. An option marked `"format": "path"` names
     a file of the machine that runs the trial: a service must not take it from strangers. `longer_than` says of such an
     option which other one counts the bytes that its file must exceed. `phases` are those that this training enters: no
-    fault can wait for another.
+    fault can wait for another. `restarting` are the flags of its form for runtimes that end all ranks when one fails:
+    it then begins from checkpoints of its own, and writes what a runtime that knows nothing of PHOENIX does not.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Workload:
     defaults: Mapping[str, object] = field(default_factory=dict)
     longer_than: Mapping[str, str] = field(default_factory=dict)
     phases: tuple[str, ...] = ("forward", "backward", "gradient_sync", "optimizer")
+    restarting: tuple[str, ...] = ()
 
     def arguments(self, *, steps: int, seed: int, options: Mapping[str, object]) -> list[str]:
         """The whole command of one rank. Raises InvalidScenario for an option that is not allowed."""
@@ -88,6 +90,7 @@ GPT: Final = Workload(
     command=("-m", "benchmarks.workloads.gpt"),
     options_schema=_GPT_OPTIONS,
     defaults={"block": 64},
+    restarting=("--restart",),
     longer_than={"data": "block"},
 )
 GPT_TINY: Final = Workload(
@@ -97,6 +100,7 @@ GPT_TINY: Final = Workload(
     command=("-m", "benchmarks.workloads.gpt"),
     options_schema=_GPT_OPTIONS,
     defaults={"layers": 2, "heads": 2, "width": 64, "block": 32, "batch": 2},
+    restarting=("--restart",),
     longer_than={"data": "block"},
 )
 GPT_SHARDED: Final = Workload(
@@ -106,6 +110,7 @@ GPT_SHARDED: Final = Workload(
     command=("-m", "benchmarks.workloads.gpt", "--sharded"),
     options_schema=_GPT_OPTIONS,
     defaults={"block": 64},
+    restarting=("--restart",),
     longer_than={"data": "block"},
     phases=TRAINING_PHASES,
 )

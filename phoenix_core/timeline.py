@@ -118,15 +118,15 @@ def _recovery(
     events: Sequence[Event], generation: int, detected: Sequence[Event], fault: Event | None, following: int | None
 ) -> Recovery:
     resumed = _first(events, "generation_resumed", generation)
-    instants = {
+    instants: dict[Phase, int | None] = {
         Phase.DETECT: detected[0].at,
         Phase.QUIESCE: _last(events, "worker_quiesced", generation),
         Phase.REPLACE: _last(events, "model_built", generation),
         Phase.RECONSTRUCT: _last(events, "communicator_ready", generation),
         Phase.RESTORE: _last(events, "state_restored", generation),
-        Phase.RECOMPUTE: _recomputed(events, generation, resumed),
     }
     started = fault.at if fault else _sign_of_life(events, detected[0])
+    instants[Phase.RECOMPUTE] = _recomputed(events, generation, resumed, started)
     return Recovery(
         generation=generation,
         started_ns=started,
@@ -174,23 +174,33 @@ def _last(events: Iterable[Event], kind: str, generation: int) -> int | None:
     return max((event.at for event in events if event.kind == kind and event.generation == generation), default=None)
 
 
-def _recomputed(events: Sequence[Event], generation: int, resumed: Event | None) -> int | None:
-    """When the last rank committed the first step after the swap."""
+def _recomputed(events: Sequence[Event], generation: int, resumed: Event | None, started: int) -> int | None:
+    """When the last rank committed the first step that is new: that not all of them had committed before the fault."""
     world = _first(events, "world_formed", generation)
-    if resumed is None or world is None:
+    if resumed is None or resumed.step is None or world is None:
         return None
     ranks = world.data.get("ranks")
     assert isinstance(ranks, list)
+    new = max(resumed.step, _committed_before(events, started, len(ranks)))
     committed = [
         event
         for event in events
-        if event.kind == "step_committed" and event.generation == generation and event.step == resumed.step
+        if event.kind == "step_committed" and event.generation == generation and event.step == new
     ]
     if {event.rank for event in committed} != set(range(len(ranks))):
         # Nothing is left to compute where the step that was restored was the job's last.
         ended = any(event.kind == "job_finished" and event.data.get("outcome") == "completed" for event in events)
         return resumed.at if ended and not committed else None
     return max(event.at for event in committed)
+
+
+def _committed_before(events: Sequence[Event], instant: int, size: int) -> int:
+    """How many steps every rank had committed by then."""
+    highest: dict[int, int] = {}
+    for event in events:
+        if event.kind == "step_committed" and event.at < instant and event.rank is not None and event.step is not None:
+            highest[event.rank] = max(event.step + 1, highest.get(event.rank, 0))
+    return min(highest.values()) if len(highest) == size else 0
 
 
 def _lost_steps(events: Sequence[Event], generation: int, detected: Sequence[Event], resumed: Event | None) -> int:

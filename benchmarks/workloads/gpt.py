@@ -1,4 +1,4 @@
-"""Train a byte-level GPT with data parallelism on CPU, under PHOENIX or (`--plain`) under torchrun.
+"""Train a byte-level GPT with data parallelism on CPU, under PHOENIX or (`--plain`, `--restart`) under torchrun.
 
     phoenix run --nproc-per-node 4 --spares 1 -m benchmarks.workloads.gpt --steps 100
     torchrun --standalone --nproc-per-node 4 -m benchmarks.workloads.gpt --plain --steps 100
@@ -36,7 +36,7 @@ def main() -> None:
         raise SystemExit(2) from None
     torch.manual_seed(options.seed)  # the same initial weights on every rank
     model = GPT(shape)
-    with open_session(plain=options.plain) as ft:
+    with open_session(options) as ft:
         train(ft, model, text, options)
 
 
@@ -69,9 +69,13 @@ def sharded(model: GPT) -> torch.nn.Module:
     return model
 
 
-def open_session(*, plain: bool) -> Any:
-    """The runtime under test; imported here, so that the baseline loads nothing of PHOENIX's runtime."""
-    if plain:
+def open_session(options: argparse.Namespace) -> Any:
+    """The runtime under test; imported here, so that a baseline loads nothing of PHOENIX's runtime."""
+    if options.restart:
+        from benchmarks.workloads.restart import restart_session
+
+        return restart_session()
+    if options.plain:
         from benchmarks.workloads.plain import plain_session
 
         return plain_session()
@@ -100,6 +104,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--sharded", action="store_true", help="FSDP2 in place of DDP")
     parser.add_argument("--plain", action="store_true", help="plain gloo under torchrun, without PHOENIX")
+    parser.add_argument("--restart", action="store_true", help="the same, with checkpoints on disk to begin anew from")
     parser.add_argument("--gate", type=Path, help="file with the number of steps allowed so far (for benchmarks)")
     return parser.parse_args()
 

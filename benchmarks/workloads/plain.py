@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +71,27 @@ class PlainSession:
 @contextmanager
 def plain_session() -> Iterator[PlainSession]:
     """gloo over the environment that torchrun sets; one rank where there is none."""
+    with joined():
+        rank = dist.get_rank()
+        directory = os.environ.get("PHOENIX_RUN_DIR")
+        path = Path(directory) / "events" / f"plain-rank{rank}.jsonl" if directory else None
+        events = EventWriter(path, worker=f"plain{rank}", rank=rank, generation=0)
+        try:
+            yield PlainSession(rank, dist.get_world_size(), events)
+        finally:
+            events.close()
+
+
+@contextmanager
+def joined(timeout: timedelta | None = None) -> Iterator[None]:
+    """Inside, this process is a rank of the default group; `timeout` of its collectives (else gloo's own)."""
     if "RANK" in os.environ:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timeout)
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    rank = dist.get_rank()
-    directory = os.environ.get("PHOENIX_RUN_DIR")
-    path = Path(directory) / "events" / f"plain-rank{rank}.jsonl" if directory else None
-    events = EventWriter(path, worker=f"plain{rank}", rank=rank, generation=0)
     try:
-        yield PlainSession(rank, dist.get_world_size(), events)
+        yield
     finally:
-        events.close()
         # The model is in a reference cycle and holds the group. Freed only at interpreter exit, gloo's threads
         # abort about every third process (torch 2.13), so the cycle is broken while the interpreter is alive.
         gc.collect()

@@ -20,11 +20,11 @@ def event(kind: str, at_ms: float, /, **fields: object) -> Event:
     return Event(kind=kind, at=int(at_ms * MS), data=fields, **named)  # type: ignore[arg-type]
 
 
-def a_kill(start: float = 1000.0, generation: int = 1, fault: str | None = "f1") -> list[Event]:
-    """Rank 1 is killed in step 7 and its spare takes over; the times are in ms after `start`."""
+def a_kill(start: float = 1000.0, generation: int = 1, fault: str | None = "f1", step: int = 7) -> list[Event]:
+    """Rank 1 is killed in this step and its spare takes over; the times are in ms after `start`."""
     survivors = [(0, "w0"), (2, "w2"), (3, "w3")]
     events = [
-        event("phase_entered", start - 5, worker=w, rank=r, step=7, generation=generation - 1, phase="forward")
+        event("phase_entered", start - 5, worker=w, rank=r, step=step, generation=generation - 1, phase="forward")
         for r, w in [*survivors, (1, "w1")]
     ]
     if fault:
@@ -47,9 +47,9 @@ def a_kill(start: float = 1000.0, generation: int = 1, fault: str | None = "f1")
         events.append(event("communicator_ready", start + 50 + rank, worker=worker, rank=rank, generation=generation))
         events.append(event("state_restored", start + 200 + rank, worker=worker, rank=rank, generation=generation))
         events.append(
-            event("step_committed", start + 500 + rank, worker=worker, rank=rank, generation=generation, step=7)
+            event("step_committed", start + 500 + rank, worker=worker, rank=rank, generation=generation, step=step)
         )
-    events.append(event("generation_resumed", start + 205, generation=generation, step=7))
+    events.append(event("generation_resumed", start + 205, generation=generation, step=step))
     return events
 
 
@@ -92,6 +92,29 @@ def test_a_kill_by_phases() -> None:
     assert recovery.failures[0].rank == 1
     assert recovery.failures[0].cause == "process_exit"
     assert not recovery.superseded
+
+
+def test_a_job_that_goes_back_further_has_recomputed_when_the_first_new_step_is_committed() -> None:
+    """From disk, say: all had committed steps 0 to 6, and begin again with step 4."""
+    before = [
+        event("step_committed", 100 * step + rank, worker=w, rank=rank, generation=0, step=step)
+        for step in range(7)
+        for rank, w in enumerate(["w0", "w1", "w2", "w3"])
+    ]
+    begun = [
+        event("phase_entered", 100 * step, worker="w0", rank=0, step=step, generation=0, phase="forward")
+        for step in range(7)
+    ]
+    resumed = event("generation_resumed", 1205, generation=1, step=4)
+    again = [
+        event("step_committed", 1220 + 10 * step, worker=w, rank=rank, generation=1, step=step)
+        for step in (4, 5, 6)
+        for rank, w in enumerate(RANKS)
+    ]
+    rest = [e for e in a_kill() if e.kind != "generation_resumed"]
+    recovery = the_only([*before, *begun, *rest, resumed, *again])
+    assert recovery.recovery_s == pytest.approx(0.503)  # step 7, not step 4
+    assert recovery.lost_steps == 4
 
 
 @given(st.permutations(a_kill()))
@@ -178,9 +201,8 @@ def test_nothing_happened() -> None:
 
 
 def test_two_kills_are_two_recoveries_with_their_own_faults() -> None:
-    second = [
-        Event(**{**one.__dict__, "worker": "w4" if one.worker == "w1" else one.worker}) for one in a_kill(3000, 2, "f2")
-    ]
+    later = a_kill(3000, 2, "f2", step=8)
+    second = [Event(**{**one.__dict__, "worker": "w4" if one.worker == "w1" else one.worker}) for one in later]
     first, last = recoveries([*a_kill(), *second])
     assert [first.fault, last.fault] == ["f1", "f2"]
     assert [first.generation, last.generation] == [1, 2]
