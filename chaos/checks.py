@@ -136,11 +136,15 @@ def _tally(outcomes: Sequence[FaultOutcome], events: Sequence[Event]) -> str:
     replaced = sum(outcome.replacement is not None for outcome in outcomes)
     lost_nobody = [one.fault for one in outcomes if one.recovery is None and one.replacement is None]
     anew = sum(fault is not None and _met_anew(fault, events) is not None for fault in lost_nobody)
-    unnoticed = len(lost_nobody) - anew
+    led = sum(fault is not None and fault.worker in SINGLE for fault in lost_nobody)
+    quiet = sum(fault is not None and _is_quiet(fault) for fault in lost_nobody)
+    unnoticed = len(lost_nobody) - anew - led - quiet
     strangers = sum(outcome.fault is None for outcome in outcomes)
     told = [count(whole, "whole recovery", "whole recoveries")] if whole else []
     told += [f"{count(replaced, 'lost spare')} replaced"] if replaced else []
     told += [f"{count(anew, 'broken connection')} after which the same ranks went on"] if anew else []
+    told += [f"{count(led, 'coordinator')} replaced"] if led else []
+    told += [f"{count(quiet, 'fault')} through which the job went on"] if quiet else []
     told += [f"{count(unnoticed, 'fault')} taken back in time"] if unnoticed else []
     told += [f"{strangers} more without a fault of ours"] if strangers else []
     return "; ".join(told) or "nothing had to be recovered"
@@ -169,6 +173,8 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
         return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
     if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
         return passed(f"{name}: nobody was lost; all ranks met anew in generation {generation} and went on")
+    if _is_quiet(fault) and evidence.run.completed:
+        return passed(f"{name}: the job went on; nothing had to be recovered")
     if fault.worker in SINGLE:
         return _judge_single(outcome, name, evidence)
     if fault.rank is None:
@@ -176,6 +182,11 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
     if evidence.run.completed and _had_finished(fault, evidence):
         return unknown(f"{name}: hit rank {fault.rank} after its last step; there was nothing left to recover")
     return failed(f"{name}: nobody noticed that rank {fault.rank} ({fault.worker}) was hit")
+
+
+def _is_quiet(fault: Event) -> bool:
+    kind = FAULT_KINDS.get(str(fault.data.get("kind")))
+    return kind is not None and kind.quiet
 
 
 def _judge_single(outcome: FaultOutcome, name: str, evidence: Evidence) -> CheckResult:

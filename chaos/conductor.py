@@ -39,6 +39,8 @@ from chaos.watch import POLL_S, EventWatch
 from phoenix_core.events import Event, EventWriter
 
 QUIET_S: Final = 0.05
+OF_A_PROCESS: Final = (Scope.PROCESS, Scope.TRAINING)
+"""What ends with the process that it was applied to."""
 PENDING_NS: Final = 2_000_000
 """How often a fault that waits for its instant inside of its target is asked whether that has come."""
 
@@ -233,8 +235,7 @@ class Faults:
 
     def _forget(self, worker: str | None) -> None:
         for fault, active in list(self._active.items()):
-            own = fault_kind(active.injection.kind).scope not in (Scope.NETWORK, Scope.GPU)
-            if active.injection.worker == worker and own:
+            if active.injection.worker == worker and fault_kind(active.injection.kind).scope in OF_A_PROCESS:
                 self.revert(fault, "the process has ended")
 
 

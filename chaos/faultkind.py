@@ -23,17 +23,21 @@ class Fidelity(StrEnum):
 
 class Scope(StrEnum):
     """What a fault is applied to. A process that is hit says no more; one that is hit while it runs on (warned, slowed,
-    wrong in its training), or whose network is hit, may well do."""
+    wrong in its training), or whose network or files are hit, may well do."""
 
     PROCESS = "process"
     TRAINING = "training"
+    STORAGE = "storage"
     NETWORK = "network"
     GPU = "gpu"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultKind:
-    """One kind of fault as users see it. `lasting`: it goes on until reverted, at the latest after `ttl_s`."""
+    """One kind of fault as users see it. `lasting`: it goes on until reverted, at the latest after `ttl_s`.
+
+    `quiet`: nobody has failed and nobody need notice; training must go on.
+    """
 
     kind: str
     title: str
@@ -42,6 +46,7 @@ class FaultKind:
     fidelity: Fidelity
     params_schema: Json
     scope: Scope = Scope.PROCESS
+    quiet: bool = False
     targets: tuple[str, ...] = WORKERS
     triggers: tuple[str, ...] = TRIGGERS
 
@@ -53,6 +58,7 @@ class FaultKind:
             "lasting": self.lasting,
             "fidelity": self.fidelity.value,
             "scope": self.scope.value,
+            "quiet": self.quiet,
             "params_schema": dict(self.params_schema),
             "targets": list(self.targets),
             "triggers": list(self.triggers),

@@ -76,12 +76,16 @@ class PlannedFault:
             reason=str(data.get("reason") or ""),
         )
 
-    def check_cluster(self, *, nodes: int, world_size: int, spares: int, isolated: bool) -> None:
+    def check_cluster(
+        self, *, nodes: int, world_size: int, spares: int, isolated: bool, checkpoints: bool = True
+    ) -> None:
         """Raises InvalidFault where it cannot happen in a cluster of this shape (`nodes`: those of spares too)."""
         check_target(self.target, nodes=nodes, world_size=world_size, spares=spares)
         if fault_kind(self.kind).scope is Scope.NETWORK and not isolated:
             need = f"{self.kind} needs nodes with a network of their own: set cluster.isolation to namespaces"
             raise InvalidFault(need, field="kind")
+        if fault_kind(self.kind).scope is Scope.STORAGE and not checkpoints:
+            raise InvalidFault(f"{self.kind} needs checkpoints on disk: set checkpoint_every", field="kind")
         least = LEAST_NODES.get(str(self.params.get("shape")), 2) if "shape" in self.params else 1
         if nodes < least:
             shape = self.params["shape"]

@@ -13,6 +13,7 @@ from chaos.faultkind import ttl_s as _ttl_s
 from chaos.kinds_gpu import GPU_XID
 from chaos.kinds_inside import ACTS
 from chaos.kinds_process import PROCESS_KINDS
+from chaos.kinds_storage import STORAGE_KINDS
 
 
 def _plane(default: str) -> Json:
@@ -94,7 +95,7 @@ NETWORK_RESET: Final = FaultKind(
     params_schema=_params(plane=_plane("data")),
 )
 _ALL: Final = (
-    *PROCESS_KINDS, *(kind for kind, _ in ACTS),
+    *PROCESS_KINDS, *(kind for kind, _ in ACTS), *STORAGE_KINDS,
     NETWORK_PARTITION, NETWORK_RATE, NETWORK_DELAY, NETWORK_LOSS, NETWORK_RESET,
     GPU_XID,
 )  # fmt: skip

@@ -80,6 +80,7 @@ STRAGGLE: Final = FaultKind(
     lasting=True,
     fidelity=Fidelity.EMULATED,
     scope=Scope.TRAINING,
+    quiet=True,
     targets=_RANKS,
     params_schema=params(
         delay_s={"type": "number", "minimum": 0.001, "maximum": 600, "default": 0.2, "title": "Seconds, each step"},
@@ -171,8 +172,23 @@ SNAPSHOT_BITFLIP: Final = FaultKind(
     lasting=False,
     fidelity=Fidelity.REAL,
     scope=Scope.TRAINING,
+    quiet=True,
     targets=_RANKS,
     params_schema=params(of_rank={"type": "integer", "minimum": 0, "title": "Whose (else everybody's)"}),
+)
+DISK_SLOW: Final = FaultKind(
+    kind="disk_slow",
+    title="Slow disk",
+    description="Each file that a rank opens, renames or removes among the checkpoints takes longer.",
+    lasting=True,
+    fidelity=Fidelity.EMULATED,
+    scope=Scope.STORAGE,
+    quiet=True,
+    targets=_RANKS,
+    params_schema=params(
+        delay_s={"type": "number", "minimum": 0.001, "maximum": 600, "default": 0.5, "title": "Seconds, each time"},
+        ttl_s=ttl_s("Seconds until it is as quick as before"),
+    ),
 )
 ACTS: Final = (
     (PROCESS_EXCEPTION, "raise"),
@@ -188,5 +204,6 @@ ACTS: Final = (
     (PARAMETER_BITFLIP, "flip_parameter"),
     (GRADIENT_NAN, "nan_gradient"),
     (SNAPSHOT_BITFLIP, "flip_snapshot"),
+    (DISK_SLOW, "slow_files"),
 )
 """Each kind with the act of the agent that makes it."""

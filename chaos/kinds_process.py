@@ -60,6 +60,7 @@ CPU_THROTTLE: Final = FaultKind(
     lasting=True,
     fidelity=Fidelity.REAL,
     scope=Scope.TRAINING,
+    quiet=True,
     params_schema=params(
         share={"type": "number", "minimum": 0.01, "maximum": 1, "default": 0.2, "title": "Share of a core"},
         ttl_s=ttl_s("Seconds until it is as quick as before"),

@@ -26,7 +26,8 @@ from chaos.scenario import NO_GPUS, Cluster, Scenario
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What a runtime is asked to run. `workload` follows the launcher's own arguments; `restarting` follows those where
-    the workload has to restart by itself (empty: it cannot). `checkpoint_every` is in steps."""
+    the workload has to restart by itself (empty: it cannot). `checkpoint_every` is in steps; `disk_mb` is the size of
+    the disk that the checkpoints get for themselves (None: none)."""
 
     workload: tuple[str, ...]
     steps: int
@@ -35,6 +36,14 @@ class Job:
     directory: PartDirectory
     checkpoint_every: int | None = None
     restarting: tuple[str, ...] = ()
+    disk_mb: int | None = None
+
+    @property
+    def on_its_disk(self) -> tuple[str, ...]:
+        """What comes before the command of a job with a disk of its own."""
+        if self.disk_mb is None:
+            return ()
+        return (sys.executable, "-m", "chaos.disk", str(self.directory.checkpoints), str(self.disk_mb), "--")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +87,8 @@ class PhoenixRuntime:
         told = {SHIELD: "phoenix_core", SNAPSHOTS: "phoenix_core.kept:KeptStates"}
         environment = {DIRECTORY: str(job.directory.agents), **told}
         nodes = ("--nodes", ",".join(f"n{index}" for index in range(cluster.nodes + cluster.spares)))
-        makers: list[str] = []  # of what the nodes are, each of which becomes the next, and the last the job
+        # What makes the disk, the nodes, the GPUs: each becomes the next, and the last the job.
+        makers = [*job.on_its_disk]
         hosts: dict[str, object] = {}
         if cluster.isolated:
             hosts = {"--hosts": job.directory.path / NETWORK_FILE}
@@ -132,6 +142,7 @@ class TorchrunRuntime:
         every, mode = job.checkpoint_every or self.every, "async" if self.asynchronous else "sync"
         return Command(
             argv=(
+                *job.on_its_disk,
                 *(sys.executable, "-m", "chaos.torchrun", path, size, "--"),
                 *(*flags, "--monitor-interval", "0.1", *with_agent(job), *job.restarting),
             ),

@@ -52,13 +52,19 @@ class Cluster:
     def isolated(self) -> bool:
         return self.isolation != "none"
 
-    def check(self, fault: PlannedFault) -> None:
-        """Raises InvalidFault where the fault cannot happen in this cluster."""
+    def check(self, fault: PlannedFault, *, checkpoints: bool = True) -> None:
+        """Raises InvalidFault where the fault cannot happen in this cluster, or in a job without `checkpoints`."""
         if fault_kind(fault.kind).scope is Scope.GPU and self.gpus == NO_GPUS:
             need = f"{fault.kind} needs GPUs: set cluster.gpus to a driver ({', '.join(DRIVERS)})"
             raise InvalidFault(need, field="kind")
         nodes = self.nodes + self.spares
-        fault.check_cluster(nodes=nodes, world_size=self.world_size, spares=self.spares, isolated=self.isolated)
+        fault.check_cluster(
+            nodes=nodes,
+            world_size=self.world_size,
+            spares=self.spares,
+            isolated=self.isolated,
+            checkpoints=checkpoints,
+        )
 
     def to_json(self) -> dict[str, object]:
         shape = {"nodes": self.nodes, "ranks_per_node": self.ranks_per_node, "spares": self.spares}
@@ -101,7 +107,7 @@ class Scenario:
 
     def _check_fault(self, fault: PlannedFault, where: str) -> None:
         try:
-            self.cluster.check(fault)
+            self.cluster.check(fault, checkpoints=self.checkpoint_every is not None)
             fault.check_phases(self.workload, self.job.phases)
         except InvalidFault as error:
             raise InvalidScenario(error.reason, field=f"{where}.{error.field}") from error

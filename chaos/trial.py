@@ -31,6 +31,7 @@ from chaos.checks import judge_outcome, run_checks
 from chaos.cluster.client import HandClient
 from chaos.cluster.layout import NETWORK_FILE
 from chaos.conductor import Conductor, Faults, Outcome, PartEnd, SelfPipe, Stop
+from chaos.disk import SIZE_MB
 from chaos.errors import ChaosError, TrialError
 from chaos.evidence import Evidence, PartRecord, steps_committed
 from chaos.failures import LAUNCHER_LOG, explain
@@ -39,6 +40,7 @@ from chaos.injectors import INJECTORS, Injector
 from chaos.injectors.gpu import GpuXid
 from chaos.injectors.inside import inside_injectors
 from chaos.injectors.network import network_injectors
+from chaos.injectors.storage import storage_injectors
 from chaos.kinds_gpu import GPU_XID
 from chaos.launch import GRACE_S, Ended, Launch
 from chaos.leaks import LeakReport, find_leaks, footprint
@@ -133,10 +135,11 @@ class _Trial:
             writer.close()
 
     def _injectors(self, stack: contextlib.ExitStack) -> Mapping[str, Injector]:
-        run = self._directory.run
+        run, seed = self._directory.run, self._scenario.seed
         injectors = {
             **INJECTORS,
-            **inside_injectors(run.agents, self._scenario.seed),
+            **inside_injectors(run, seed),
+            **storage_injectors(run.checkpoints, seed),
             GPU_XID.kind: GpuXid(run.gpus, run.agents),
         }
         if not self._scenario.cluster.isolated:
@@ -265,6 +268,7 @@ class _Trial:
                 directory=directory,
                 checkpoint_every=scenario.checkpoint_every,
                 restarting=scenario.job.restarting,
+                disk_mb=SIZE_MB if any(fault.kind == "disk_full" for fault in scenario.faults) else None,
             )
         )
 

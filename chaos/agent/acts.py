@@ -6,6 +6,7 @@ import builtins
 import ctypes
 import importlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -119,6 +120,46 @@ def eat(given: Given) -> None:
     given.end(bytes=len(eaten) << 20)
 
 
+class _SlowFiles:
+    """An audit hook of Python's, which is called before a file is opened, and which nobody can take off again."""
+
+    def __init__(self) -> None:
+        self.below = ""
+        self.delay_s = 0.0
+        self.operations = 0
+        self.over = threading.Event()
+        self.over.set()
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.over.is_set() or event not in ("open", "os.rename", "os.remove", "os.mkdir"):
+            return
+        path = arguments[0]
+        if isinstance(path, str | bytes) and os.fsdecode(path).startswith(self.below):
+            self.operations += 1
+            self.over.wait(self.delay_s)
+
+
+_slow_files: list[_SlowFiles] = []
+
+
+def slow_files(given: Given) -> None:
+    """`delay_s` more for each file below the directory `checkpoints` that is opened, renamed, made or removed."""
+    if not _slow_files:
+        _slow_files.append(_SlowFiles())
+        sys.addaudithook(_slow_files[0])
+    slow, until = _slow_files[0], given.until
+    if not slow.over.is_set():
+        raise Refused("the disk of this process is slow already")
+    slow.below, slow.operations = str(given.order.params["checkpoints"]) + os.sep, 0
+    slow.delay_s = float(str(given.order.params["delay_s"]))
+    given.answer(below=slow.below)
+    slow.over.clear()
+    while time.monotonic_ns() < until and not given.released:
+        time.sleep(0.01)
+    slow.over.set()
+    given.end(operations=slow.operations)
+
+
 ACTS: Final[dict[str, Act]] = {
     "raise": raise_error,
     "segfault": segfault,
@@ -127,5 +168,6 @@ ACTS: Final[dict[str, Act]] = {
     "hang": hang,
     "straggle": straggle,
     "eat": eat,
+    "slow_files": slow_files,
 }
 """The acts that need no more than this file; `listener` knows the others' modules too."""

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from chaos.agent.acts import error_of
 from chaos.agent.listener import Given
 from chaos.agent.native import Held, stay
-from chaos.agent.running import Refused, loaded_torch
+from chaos.agent.running import Refused, at_place, loaded_torch
 
 METHODS: Final = (
     "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_coalesced",
@@ -77,7 +77,7 @@ def strike_collective(given: Given) -> None:
         given.end(hung_ns=stay(given.until, given.page, Held.RELEASED))
         return None
 
-    undo = _wrap_all(torch, _Count(int(str(params["nth"])), strike))
+    undo = _wrap_all(torch, _Count(int(str(params["nth"])), strike), given)
     try:
         waited_s = 0.0
         while not begun.wait(0.02) and not given.released and waited_s < given.order.within_s:
@@ -90,14 +90,30 @@ def strike_collective(given: Given) -> None:
             one()
 
 
-def _wrap_all(torch: Any, count: _Count) -> list[Callable[[], None]]:
+def _wrap_all(torch: Any, count: _Count, given: Given) -> list[Callable[[], None]]:
     group = type(torch.distributed.group.WORLD)
     if group is not torch.distributed.ProcessGroup:
         return [_wrap(group, name, count, skip=1) for name in METHODS if name in vars(group)]
-    undo = [_wrap(torch.distributed, name, count, skip=0) for name in FUNCTIONS if hasattr(torch.distributed, name)]
-    for wrapped in [one for one in gc.get_objects() if isinstance(one, torch.nn.parallel.DistributedDataParallel)]:
-        _hook(torch, wrapped, count)
-    return undo
+    refused: list[Refused] = []
+    hooked = threading.Event()
+
+    def hook_all(*_: object) -> None:
+        """Between two backward passes, in which DDP's C++ code would meet a hook that it did not begin with."""
+        try:
+            for wrapped in [one for one in gc.get_objects() if isinstance(one, kind)]:
+                _hook(torch, wrapped, count)
+        except Refused as refusal:
+            refused.append(refusal)
+        finally:
+            hooked.set()
+
+    kind = torch.nn.parallel.DistributedDataParallel
+    if any(isinstance(one, kind) for one in gc.get_objects()):
+        at_place(("forward",), hook_all, given.order.within_s, lambda: given.released)
+        hooked.wait(given.order.within_s)
+    if refused:
+        raise refused[0]
+    return [_wrap(torch.distributed, name, count, skip=0) for name in FUNCTIONS if hasattr(torch.distributed, name)]
 
 
 def _wrap(owner: Any, name: str, count: _Count, *, skip: int) -> Callable[[], None]:

@@ -6,7 +6,6 @@ import os
 import select
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from chaos.agent.mailbox import Json, Order, Slot, box_of, send
@@ -17,6 +16,7 @@ from chaos.injectors.base import Injector, Pending, Reverted, receipt
 from chaos.injectors.limits import ProcessOom
 from chaos.injectors.process import open_identified
 from chaos.kinds_inside import ACTS
+from chaos.record import PartDirectory
 from chaos.roster import WorkerInfo
 
 LISTEN_S: Final = 10.0
@@ -27,32 +27,34 @@ RELEASE_S: Final = 2.0
 POLL_S: Final = 0.001
 
 
-def inside_injectors(boxes: Path, seed: int = 0) -> Mapping[str, Injector]:
-    """Those that reach the agents whose boxes are in this directory, or do better with them.
+def inside_injectors(part: PartDirectory, seed: int = 0) -> Mapping[str, Injector]:
+    """Those that reach the agents of this part of a trial, or do better with them.
 
     What a process has to choose, it draws from `seed`, the trial's, and the fault's id.
     """
-    injectors: list[Injector] = [InsideFault(kind, act, boxes, seed) for kind, act in ACTS]
-    injectors.append(ProcessOom(boxes))
+    injectors: list[Injector] = [InsideFault(kind, act, part, seed) for kind, act in ACTS]
+    injectors.append(ProcessOom(part.agents))
     return {injector.kind.kind: injector for injector in injectors}
 
 
 class InsideFault:
     """Tells the agent of the target to do it."""
 
-    def __init__(self, kind: FaultKind, act: str, boxes: Path, seed: int) -> None:
+    def __init__(self, kind: FaultKind, act: str, part: PartDirectory, seed: int) -> None:
         self.kind = kind
         self._act = act
-        self._boxes = boxes
+        self._part = part
         self._seed = seed
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Pending:
         pidfd = open_identified(worker)
         ttl_s = float(str(fault.params["ttl_s"])) if self.kind.lasting else None
         # Of kinds that share an act the last word of the name tells them apart.
-        told = {**fault.params, "seed": f"{self._seed}/{fault.id}", "how": self.kind.kind.rpartition("_")[2]}
+        how = self.kind.kind.rpartition("_")[2]
+        place = {"seed": f"{self._seed}/{fault.id}", "checkpoints": str(self._part.checkpoints)}
+        told = {**fault.params, **place, "how": how}
         order = Order(act=self._act, params=told, ttl_s=ttl_s, within_s=WITHIN_S)
-        slot = send(box_of(self._boxes, worker.pid, worker.start_ticks), order)
+        slot = send(box_of(self._part.agents, worker.pid, worker.start_ticks), order)
         if slot is None:
             os.close(pidfd)
             raise TargetGone(f"no agent runs in {worker.worker} (pid {worker.pid}): start it by python -m chaos.agent")

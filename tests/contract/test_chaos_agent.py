@@ -21,6 +21,7 @@ from chaos.injectors import Active, inside
 from chaos.injectors.base import Pending
 from chaos.injectors.inside import inside_injectors
 from chaos.procfs import process_stat, start_ticks
+from chaos.record import PartDirectory
 from chaos.roster import WorkerInfo, WorkerState
 from tests.support import wait_until
 
@@ -85,15 +86,15 @@ while True:
 class Victim:
     """A process with an agent in it."""
 
-    def __init__(self, directory: Path, code: str, *, agent: bool = True) -> None:
-        self.boxes = directory / "agents"
+    def __init__(self, directory: Path, code: str, *arguments: str, agent: bool = True) -> None:
+        self.part = PartDirectory(path=directory)
         script, self._counts = directory / "script.py", directory / "counts"
         script.write_text(code)
         self._counts.write_bytes(bytes(16))
         prefix = ["-m", "chaos.agent"] if agent else []
         self.process = subprocess.Popen(
-            [sys.executable, *prefix, str(script), str(self._counts)],
-            env={**os.environ, "PYTHONPATH": import_path(), DIRECTORY: str(self.boxes)},
+            [sys.executable, *prefix, str(script), str(self._counts), *arguments],
+            env={**os.environ, "PYTHONPATH": import_path(), DIRECTORY: str(self.part.agents)},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -128,7 +129,7 @@ class Victim:
 
     def order(self, kind: str, **params: Any) -> Active | Pending:
         fault = PlannedFault.from_json({"id": "f", "kind": kind, "target": {"rank": 3}, "params": params})
-        return inside_injectors(self.boxes)[kind].inject(fault, self.worker)
+        return inside_injectors(self.part)[kind].inject(fault, self.worker)
 
     def inject(self, kind: str, **params: Any) -> Active:
         """Order it and wait until it has happened."""
@@ -226,6 +227,17 @@ def test_without_torch_there_is_no_step_to_strike_in(victim: Victim) -> None:
     with pytest.raises(TargetGone, match="has not imported torch"):
         wait_until(pending.poll, "it is refused")
     assert victim.moves("steps")
+
+
+def test_files_of_checkpoints_are_slow_and_no_others(tmp_path: Path) -> None:
+    code = "import os, sys, time\n" + PLAIN.replace("    count(8)", "    open(sys.argv[2], 'wb').close()\n    count(8)")
+    for name, slow in (("checkpoints/x", True), ("other", False)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        with Victim(tmp_path, code, str(tmp_path / name)) as victim:
+            active = victim.inject("disk_slow", delay_s=30, ttl_s=60)
+            assert victim.moves("steps") is not slow and victim.moves("beats")
+            assert active.revert().proof == {"operations": int(slow)}
+            assert victim.moves("steps")
 
 
 def test_where_no_agent_runs_the_fault_is_missed_with_the_reason(tmp_path: Path) -> None:

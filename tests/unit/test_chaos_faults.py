@@ -24,7 +24,9 @@ from chaos.faults import (
 from chaos.injectors import INJECTORS
 from chaos.injectors.gpu import GpuXid
 from chaos.injectors.inside import inside_injectors
+from chaos.injectors.storage import storage_injectors
 from chaos.kinds import FAULT_KINDS, Fidelity, Scope
+from chaos.record import PartDirectory
 from chaos.scenario import Cluster
 from chaos.triggers import (
     RECOVERY_PHASES,
@@ -176,8 +178,8 @@ def test_a_receipt_survives_the_event_file() -> None:
 
 
 def test_each_kind_has_an_injector_of_that_kind_and_says_all_that_a_form_needs() -> None:
-    gpu = GpuXid(Path("gpus"), Path("agents"))
-    injectors = {**INJECTORS, **inside_injectors(Path("agents")), gpu.kind.kind: gpu}
+    gpu, run = GpuXid(Path("gpus"), Path("agents")), PartDirectory(path=Path("run"))
+    injectors = {**INJECTORS, **inside_injectors(run), **storage_injectors(run.checkpoints), gpu.kind.kind: gpu}
     assert set(injectors) == {name for name, kind in FAULT_KINDS.items() if kind.scope is not Scope.NETWORK}
     for name, kind in FAULT_KINDS.items():
         assert name not in injectors or injectors[name].kind is kind

@@ -1,0 +1,222 @@
+"""Faults in the checkpoints of a job: files that this trial's job has written, and no others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from chaos.agent.mailbox import Json
+from chaos.errors import TargetGone
+from chaos.faultkind import FaultKind
+from chaos.faults import PlannedFault
+from chaos.injectors.base import Active, Injector, Reverted, receipt
+from chaos.kinds_storage import (
+    CHECKPOINT_CORRUPT,
+    CHECKPOINT_MOVE,
+    CHECKPOINT_PARTIAL,
+    CHECKPOINT_TRUNCATE,
+    DISK_FULL,
+)
+from chaos.roster import WorkerInfo
+
+FILLER: Final = ".filled-by-chaos"
+ASIDE: Final = "moved-by-chaos"
+
+
+def storage_injectors(checkpoints: Path, seed: int = 0) -> Mapping[str, Injector]:
+    """Those for the checkpoints in this directory."""
+    files = ((CHECKPOINT_TRUNCATE, _truncate), (CHECKPOINT_CORRUPT, _corrupt), (CHECKPOINT_PARTIAL, _make_partial))
+    injectors: list[Injector] = [DamagedFile(kind, damage, checkpoints, seed) for kind, damage in files]
+    injectors += [MovedCheckpoint(checkpoints), FullDisk(checkpoints)]
+    return {injector.kind.kind: injector for injector in injectors}
+
+
+Damage = Callable[[list[Path], random.Random], Json]
+
+
+class DamagedFile:
+    """A file of the newest checkpoint is changed, once and for good."""
+
+    def __init__(self, kind: FaultKind, damage: Damage, checkpoints: Path, seed: int) -> None:
+        self.kind = kind
+        self._damage = damage
+        self._checkpoints = checkpoints
+        self._seed = seed
+
+    def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
+        newest = _newest(_seen_by(worker, self._checkpoints))
+        at = time.monotonic_ns()
+        try:
+            done = self._damage(_files_of(newest, worker.rank), random.Random(f"{self._seed}/{fault.id}"))
+        except OSError as error:
+            raise TargetGone(f"{newest}: it cannot be damaged: {error.strerror}") from error
+        return _Stored(self.kind, fault, worker, at, {"checkpoint": newest.name, **done}, None)
+
+
+class MovedCheckpoint:
+    """The newest checkpoint is put beside its place, and back."""
+
+    kind: Final[FaultKind] = CHECKPOINT_MOVE
+
+    def __init__(self, checkpoints: Path) -> None:
+        self._checkpoints = checkpoints
+
+    def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
+        root = _seen_by(worker, self._checkpoints)
+        newest = _newest(root)
+        aside = root / f"{ASIDE}-{newest.name}"
+        at = time.monotonic_ns()
+        newest.rename(aside)
+        return _Stored(self.kind, fault, worker, at, {"checkpoint": newest.name}, lambda: _move_back(aside, newest))
+
+
+def _move_back(aside: Path, home: Path) -> bool:
+    """The job may have written the same one again, or have ended with its disk: then there is nothing to put back."""
+    try:
+        aside.rename(home)
+    except OSError:
+        return False
+    return True
+
+
+class FullDisk:
+    """A file takes all the room that the disk of the checkpoints has left."""
+
+    kind: Final[FaultKind] = DISK_FULL
+
+    def __init__(self, checkpoints: Path) -> None:
+        self._checkpoints = checkpoints
+
+    def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
+        root = _seen_by(worker, self._checkpoints)
+        if not root.is_dir() or os.stat(root).st_dev == os.stat(self._checkpoints.parent).st_dev:
+            raise TargetGone("the checkpoints have no disk of their own: such a fault must be planned in the scenario")
+        at, filler = time.monotonic_ns(), root / FILLER
+        taken = _fill(filler)
+        proof = {"taken_bytes": taken, "free_bytes": _free(root)}
+        return _Stored(self.kind, fault, worker, at, proof, lambda: _empty(filler))
+
+
+def _fill(filler: Path) -> int:
+    """Take what is left: first in large pieces, then in pages."""
+    taken = 0
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        for piece in (1 << 20, 4096):
+            try:
+                while True:
+                    os.posix_fallocate(descriptor, taken, piece)
+                    taken += piece
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+    finally:
+        os.close(descriptor)
+    return taken
+
+
+def _empty(filler: Path) -> bool:
+    try:
+        filler.unlink()
+        return _free(filler.parent) > 0
+    except OSError:
+        return False  # the job has ended, and its disk with it
+
+
+def _free(directory: Path) -> int:
+    space = os.statvfs(directory)
+    return space.f_bavail * space.f_frsize
+
+
+class _Stored:
+    """A fault in files. `undo` answers whether there was something to take back, and that it was."""
+
+    over: Final = ""
+
+    def __init__(
+        self,
+        kind: FaultKind,
+        fault: PlannedFault,
+        worker: WorkerInfo,
+        at: int,
+        proof: Json,
+        undo: Callable[[], bool] | None,
+    ) -> None:
+        self.injection = receipt(fault, kind, worker, at, proof)
+        self.ttl_s = float(str(fault.params["ttl_s"])) if kind.lasting else None
+        self._undo = undo
+
+    def revert(self) -> Reverted:
+        undo, self._undo = self._undo, None
+        return Reverted(alive=undo is not None and undo())
+
+    def close(self) -> None:
+        """It holds nothing open."""
+
+
+# --- which files -----------------------------------------------------------------------------------------------------
+
+
+def _seen_by(worker: WorkerInfo, directory: Path) -> Path:
+    """The directory as the job sees it, on a disk that may be its own."""
+    through = Path(f"/proc/{worker.pid}/root{directory}")
+    return through if through.is_dir() else directory
+
+
+def _newest(root: Path) -> Path:
+    """The checkpoint whose directory got a file last. Raises TargetGone where none has any."""
+    found = [path for path in root.iterdir() if path.is_dir() and ASIDE not in path.name] if root.is_dir() else []
+    dated = [(max(map(_written, files)), path) for path in found if (files := _files(path))]
+    if not dated:
+        raise TargetGone("no checkpoint has been written yet (set checkpoint_every lower, or the trigger later)")
+    return max(dated)[1]
+
+
+def _files_of(checkpoint: Path, rank: int | None) -> list[Path]:
+    """The files that carry the rank's number in their names; all of them where none does."""
+    files = _files(checkpoint)
+    own = [path for path in files if re.search(rf"(?<!\d){rank}(?!\d)", str(path.relative_to(checkpoint)))]
+    return own or files
+
+
+def _files(directory: Path) -> list[Path]:
+    """Regular files below, none of them by a link."""
+    return [path for path in directory.rglob("*") if path.is_file() and not path.is_symlink()]
+
+
+def _written(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _largest(files: list[Path]) -> Path:
+    return max(files, key=lambda path: (path.stat().st_size, path))
+
+
+def _truncate(files: list[Path], _draw: random.Random) -> Json:
+    path = _largest(files)
+    size = path.stat().st_size
+    os.truncate(path, size // 2)
+    return {"file": path.name, "bytes": size, "bytes_left": size // 2}
+
+
+def _corrupt(files: list[Path], draw: random.Random) -> Json:
+    path = _largest(files)
+    place, bit = draw.randrange(path.stat().st_size), draw.randrange(8)
+    with path.open("r+b") as file:
+        file.seek(place)
+        before = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([before ^ (1 << bit)]))
+    return {"file": path.name, "byte": place, "bit": bit}
+
+
+def _make_partial(files: list[Path], _draw: random.Random) -> Json:
+    path = max(files, key=lambda path: (_written(path), path))
+    path.unlink()
+    return {"file": path.name, "removed": True}
