@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from chaos.agent.mailbox import Json, Order, Slot, box_of, send
@@ -32,7 +33,8 @@ def inside_injectors(part: PartDirectory, seed: int = 0) -> Mapping[str, Injecto
 
     What a process has to choose, it draws from `seed`, the trial's, and the fault's id.
     """
-    injectors: list[Injector] = [InsideFault(kind, act, part, seed) for kind, act in ACTS]
+    told = {"seed": seed, "checkpoints": str(part.checkpoints)}
+    injectors: list[Injector] = [InsideFault(kind, act, part.agents, told) for kind, act in ACTS]
     injectors.append(ProcessOom(part.agents))
     return {injector.kind.kind: injector for injector in injectors}
 
@@ -40,21 +42,21 @@ def inside_injectors(part: PartDirectory, seed: int = 0) -> Mapping[str, Injecto
 class InsideFault:
     """Tells the agent of the target to do it."""
 
-    def __init__(self, kind: FaultKind, act: str, part: PartDirectory, seed: int) -> None:
+    def __init__(self, kind: FaultKind, act: str, boxes: Path, told: Json | None = None) -> None:
+        """`boxes` are those of the agents; `told` is what they hear beside a fault's own parameters."""
         self.kind = kind
         self._act = act
-        self._part = part
-        self._seed = seed
+        self._boxes = boxes
+        self._told = told or {}
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Pending:
         pidfd = open_identified(worker)
         ttl_s = float(str(fault.params["ttl_s"])) if self.kind.lasting else None
         # Of kinds that share an act the last word of the name tells them apart.
         how = self.kind.kind.rpartition("_")[2]
-        place = {"seed": f"{self._seed}/{fault.id}", "checkpoints": str(self._part.checkpoints)}
-        told = {**fault.params, **place, "how": how}
+        told = {**self._told, "seed": f"{self._told.get('seed')}/{fault.id}", "how": how, **fault.params}
         order = Order(act=self._act, params=told, ttl_s=ttl_s, within_s=WITHIN_S)
-        slot = send(box_of(self._part.agents, worker.pid, worker.start_ticks), order)
+        slot = send(box_of(self._boxes, worker.pid, worker.start_ticks), order)
         if slot is None:
             os.close(pidfd)
             raise TargetGone(f"no agent runs in {worker.worker} (pid {worker.pid}): start it by python -m chaos.agent")
