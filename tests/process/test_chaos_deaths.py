@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from chaos import cgroups
 from chaos.procfs import all_processes, process_stat
 from chaos.record import TrialDirectory
 from chaos.scenario import Scenario
@@ -96,6 +97,20 @@ def test_kill_9_of_the_trial_ends_a_frozen_worker_too(run_dir: Path) -> None:
         wait_until(lambda: not of_the_runtime(directory), "everything of the trial ends", deadline_s=5)
         stat = process_stat(pid)
         assert stat is None or stat.ended or stat.start_ticks != frozen.start_ticks
+
+
+@pytest.mark.skipif(bool(cgroups.trouble("cpu")), reason=cgroups.trouble("cpu"))
+def test_kill_9_of_the_trial_removes_its_control_groups(run_dir: Path) -> None:
+    throttle = {"kind": "cpu_throttle", "target": {"rank": 1}, "trigger": {"at_step": 3}, "params": {"share": 0.5}}
+    with detached_trial(run_dir, faults=[throttle]) as (directory, process):
+        (receipt,) = wait_until(lambda: seen(directory, "fault_injected"), "a worker is throttled")
+        place = Path(f"/proc/{receipt.data['pid']}/cgroup").read_text()
+        assert f"/phoenix-{process.pid}-" in place
+        process.kill()
+        process.wait()
+        wait_until(lambda: not of_the_runtime(directory), "everything of the trial ends", deadline_s=5)
+        left = f"*/phoenix-{process.pid}-*"
+        wait_until(lambda: not list(Path("/sys/fs/cgroup").glob(left)), "its control group is removed", deadline_s=5)
 
 
 def test_kill_9_of_the_warden_ends_the_job_and_is_told(run_dir: Path) -> None:
