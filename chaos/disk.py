@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from chaos.checkout import import_path
 
 SIZE_MB: Final = 256
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x20000
@@ -32,6 +36,21 @@ def mount(directory: Path, megabytes: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     options = f"size={megabytes}m,mode=0700".encode()
     _call("mount", b"phoenix", os.fsencode(directory), b"tmpfs", _NO_DEVICES_NOR_SETUID, options)
+
+
+def trouble() -> str:
+    """Why a job cannot have a disk of its own here, in a sentence; empty if it can. Tried out by a short process."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "chaos.disk", directory, "1", "--", "true"]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": import_path()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return "" if done.returncode == 0 else (done.stderr.strip() or "it said nothing").splitlines()[-1]
 
 
 def _call(name: str, *arguments: object) -> None:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from chaos.agent.mailbox import DIRECTORY, SHIELD, SNAPSHOTS
 from chaos.cluster.abilities import abilities
 from chaos.cluster.layout import NETWORK_FILE
+from chaos.disk import trouble as no_disk
 from chaos.errors import InvalidScenario, Unsupported
 from chaos.files import check_files
 from chaos.nvml.build import no_gpus
@@ -187,6 +188,9 @@ def runtime_for(scenario: Scenario, runtimes: Mapping[str, Runtime] = RUNTIMES) 
         raise Unsupported(trouble, field="cluster.isolation")
     if scenario.cluster.gpus != NO_GPUS and (trouble := no_gpus()):
         raise Unsupported(trouble, field="cluster.gpus")
+    full = next((index for index, fault in enumerate(scenario.faults) if fault.kind == "disk_full"), None)
+    if full is not None and (trouble := no_disk()):
+        raise Unsupported(trouble, field=f"faults[{full}].kind")
     places = [(fault.kind, f"faults[{index}].kind") for index, fault in enumerate(scenario.faults)]
     places += [(fault.kind, "campaign") for fault in scenario.drawn]
     for kind, place in places if scenario.cluster.isolated else ():

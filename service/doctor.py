@@ -14,8 +14,12 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from chaos import cgroups
 from chaos.cluster.abilities import abilities
+from chaos.disk import trouble as no_disk
 from chaos.kinds import FAULT_KINDS, Scope
+from chaos.kinds_process import CPU_THROTTLE, PROCESS_OOM
+from chaos.kinds_storage import DISK_FULL
 from chaos.nvml.build import no_gpus
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -77,9 +81,16 @@ def _findings(directory: Path) -> Iterator[Finding]:
     yield Finding(name="isolated nodes", ok=not can.isolation, detail=can.isolation or works, needed=False)
     gpus = no_gpus()
     yield Finding(name="emulated GPUs", ok=not gpus, detail=gpus or "NVML's stand-in can be loaded", needed=False)
+    otherwise = {
+        PROCESS_OOM.kind: (cgroups.trouble("memory"), "its address space is limited in place of that"),
+        CPU_THROTTLE.kind: (cgroups.trouble("cpu"), "it is stopped and resumed in place of that"),
+    }
+    refused = {DISK_FULL.kind: no_disk()}
     for kind in FAULT_KINDS.values():
-        trouble = gpus if kind.scope is Scope.GPU else can.trouble(kind.kind)
+        trouble = gpus if kind.scope is Scope.GPU else can.trouble(kind.kind) or refused.get(kind.kind, "")
         detail = trouble or f"{kind.title.lower()} ({kind.fidelity.value})"
+        lacks, instead = otherwise.get(kind.kind, ("", ""))
+        detail += f"; {lacks}: {instead}" if lacks else ""
         yield Finding(name=kind.kind, ok=not trouble, detail=detail, needed=False)
 
 

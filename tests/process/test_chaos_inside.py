@@ -1,0 +1,72 @@
+"""Whole trials with faults that a process makes in itself, on nodes, in checkpoints, and on plain torchrun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.record import Result, TrialDirectory
+from chaos.scenario import load_scenario
+from chaos.trial import run_trial
+from chaos.verdict import Verdict
+
+pytestmark = pytest.mark.process
+
+SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+HEALED = (
+    "exception", "crashes", "hangs", "straggler", "collective-hang", "collective-fail",
+    "preempt", "lose-a-node", "lose-the-coordinator", "out-of-memory", "throttle",
+    "disk-full", "corrupt-checkpoint", "snapshot-bitflip",
+)  # fmt: skip
+
+
+def trial(run_dir: Path, name: str, **changes: object) -> Result:
+    scenario = replace(load_scenario(SCENARIOS / f"{name}.yaml"), **changes)  # type: ignore[arg-type]
+    return run_trial(TrialDirectory.create(run_dir / "trial", scenario))
+
+
+def test_who_does_not_come_to_a_collective_is_found_and_replaced(run_dir: Path) -> None:
+    whole = load_scenario(SCENARIOS / "collective-hang.yaml")
+    cluster = replace(whole.cluster, nodes=2)
+    faults = tuple(replace(fault, target=replace(fault.target, rank=1)) for fault in whole.faults)  # type: ignore[call-arg]
+    result = trial(run_dir, "collective-hang", cluster=cluster, faults=faults, checks=("fired", "recovered", "no_leak"))
+    assert result.verdict is Verdict.PASS, result.to_json()
+    (recovery,) = result.recoveries
+    assert recovery.blamed is not None and (recovery.blamed["rank"], recovery.blamed["cause"]) == (1, "hang")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", HEALED)
+def test_what_the_runtime_heals_passes_every_check(run_dir: Path, name: str) -> None:
+    result = trial(run_dir, name)
+    assert result.verdict is Verdict.PASS, result.to_json()
+
+
+@pytest.mark.soak
+def test_a_flipped_bit_that_nobody_notices_does_not_pass_for_a_good_run(run_dir: Path) -> None:
+    result = trial(run_dir, "gradient-bitflip")
+    assert result.checks["fired"].verdict is Verdict.PASS
+    assert result.verdict is Verdict.FAIL and result.checks["agreement"].verdict is Verdict.FAIL
+
+
+@pytest.mark.soak
+def test_a_job_whose_store_is_lost_ends_at_once_and_leaves_nothing(run_dir: Path) -> None:
+    result = trial(run_dir, "lose-the-store")
+    assert [check.verdict for check in result.checks.values()] == [Verdict.PASS, Verdict.PASS]
+    assert result.error is not None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("name", "runtime", "resumed"),
+    [("torchrun-kill", "torchrun", 30), ("torchrun-kill", "torchrun-async", 30), ("torchrun-partial", "torchrun", 20)],
+)
+def test_plain_torchrun_begins_again_from_its_last_whole_checkpoint(
+    run_dir: Path, name: str, runtime: str, resumed: int
+) -> None:
+    result = trial(run_dir, name, runtime=runtime, checks=("fired", "recovered", "agreement", "no_leak"))
+    assert result.verdict is Verdict.PASS, result.to_json()
+    recovery = result.recoveries[-1]
+    assert recovery.resume_step == resumed and recovery.lost_steps is not None and recovery.lost_steps >= 6
