@@ -33,17 +33,25 @@ class NotFound(ServiceProblem):
     """The API knows no such run or trial."""
 
 
+class SignedOut(ServiceProblem):
+    """The API wants to know who reads."""
+
+
+_PROBLEMS: dict[int, type[ServiceProblem]] = {401: SignedOut, 404: NotFound}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """All that the page of a run shows; `timelines` holds the recoveries of each trial, with their bars."""
+    """All that the page of a run shows; `recoveries` are those of its newest trial, with their bars."""
 
     run: Json
     workers: list[Json]
     faults: list[Json]
     trials: list[Json]
-    timelines: list[Json]
+    recoveries: list[Json]
     steps: list[Json]
     kinds: list[Json]
+    workloads: list[Json]
 
 
 class Api:
@@ -65,7 +73,7 @@ class Api:
             return body
         if body is None:
             raise ServiceDown(f"GET {address}: status {answer.status_code}, and the answer is no JSON object")
-        kind = NotFound if answer.status_code == 404 else ServiceProblem
+        kind = _PROBLEMS.get(answer.status_code, ServiceProblem)
         raise kind(answer.status_code, str(body.get("title", "Error")), str(body.get("detail", "")))
 
     async def items(self, *path: str, **query: str | int | None) -> list[Json]:
@@ -75,16 +83,24 @@ class Api:
     async def run_data(self, run_id: str) -> RunData:
         """Everything about a run, read side by side."""
         run = await self.get("runs", run_id)
-        workers, faults, trials, steps, kinds = await asyncio.gather(
+        workers, faults, trials, steps, kinds, workloads = await asyncio.gather(
             self.items("runs", run_id, "workers"),
             self.items("runs", run_id, "faults"),
             self.items("runs", run_id, "trials"),
             self.steps(run_id, run.get("step")),
             self.items("fault-kinds"),
+            self.items("workloads"),
         )
-        timelines = await asyncio.gather(*(self.get("trials", trial["id"], "timeline") for trial in trials))
+        timeline = await self.get("trials", trials[-1]["id"], "timeline") if trials else {"recoveries": []}
         return RunData(
-            run=run, workers=workers, faults=faults, trials=trials, timelines=list(timelines), steps=steps, kinds=kinds
+            run=run,
+            workers=workers,
+            faults=faults,
+            trials=trials,
+            recoveries=timeline["recoveries"],
+            steps=steps,
+            kinds=kinds,
+            workloads=workloads,
         )
 
     async def steps(self, run_id: str, last: int | None) -> list[Json]:

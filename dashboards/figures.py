@@ -25,24 +25,17 @@ def loss_figure(steps: Sequence[Json], faults: Sequence[Json], recoveries: Seque
     """
     struck = [(number, fault) for number, fault in enumerate(faults, 1) if fault.get("injected_at_s") is not None]
     shown = thin(steps)
-    layout: Json = {
-        "uirevision": key,
-        "height": 340,
-        "margin": {"l": 56, "r": 14, "t": 26, "b": 44},
-        "showlegend": False,
-        "hovermode": "closest",
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": "@muted"},
-        "hoverlabel": {"bgcolor": "@surface", "bordercolor": "@line", "font": {"color": "@text"}},
-        "xaxis": _axis("seconds since the run started", anchor="y2"),
-        "yaxis": _axis("loss", domain=[0.36, 1.0], showticklabels=bool(shown)),
-        "yaxis2": _axis("steps/s", domain=[0.0, 0.24], rangemode="tozero", nticks=3, showticklabels=bool(shown)),
-        "shapes": [_window(recovery) for recovery in recoveries if recovery.get("started_s") is not None]
+    drawn = layout(
+        height=340,
+        key=key,
+        xaxis=axis("seconds since the run started", anchor="y2"),
+        yaxis=axis("loss", domain=[0.36, 1.0], showticklabels=bool(shown)),
+        yaxis2=axis("steps/s", domain=[0.0, 0.24], rangemode="tozero", nticks=3, showticklabels=bool(shown)),
+        shapes=[_window(recovery) for recovery in recoveries if recovery.get("started_s") is not None]
         + [_fault_line(fault["injected_at_s"]) for _, fault in struck],
-        "annotations": [_fault_label(number, fault) for number, fault in struck] + ([] if shown else [_NOTHING]),
-    }
-    return {"data": [_loss_trace(shown), _throughput_trace(steps), _fault_trace(struck, shown)], "layout": layout}
+        annotations=[_fault_label(number, fault) for number, fault in struck] + ([] if shown else [_NOTHING]),
+    )
+    return {"data": [_loss_trace(shown), _throughput_trace(steps), _fault_trace(struck, shown)], "layout": drawn}
 
 
 def thin(steps: Sequence[Json], most: int = MAX_POINTS) -> list[Json]:
@@ -78,7 +71,32 @@ def finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _axis(title: str, **more: Any) -> Json:
+def clean(value: Any) -> Any:
+    """NaN and infinity are no JSON; a browser that finds one drops the whole chart."""
+    if isinstance(value, float):
+        return value if finite(value) else None
+    if isinstance(value, dict):
+        return {key: clean(part) for key, part in value.items()}
+    return [clean(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def layout(*, height: int, key: str, **more: Any) -> Json:
+    """What all figures share. `key` keeps the reader's zoom while the figure changes."""
+    return {
+        "uirevision": key,
+        "height": height,
+        "margin": {"l": 56, "r": 14, "t": 26, "b": 44},
+        "showlegend": False,
+        "hovermode": "closest",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": "@muted"},
+        "hoverlabel": {"bgcolor": "@surface", "bordercolor": "@line", "font": {"color": "@text"}},
+        **more,
+    }
+
+
+def axis(title: str, **more: Any) -> Json:
     return {
         "title": {"text": title, "font": {"size": 12}, "standoff": 8},
         "gridcolor": "@grid",

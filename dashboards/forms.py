@@ -1,4 +1,4 @@
-"""From a fault kind's JSON Schema to the fields of its form. Pure."""
+"""The fault form: from a kind's JSON Schema to its fields, and what a run lets one choose. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ TARGETS = {
     "store": "The launcher, which holds the store",
 }
 TRIGGERS = {"now": "Now", "at_step": "At a step", "after_s": "After seconds", "phase": "On entering a phase"}
-PHASES = ("forward", "backward", "gradient_sync", "optimizer")
 LIST_RANKS_UP_TO = 64
 """A list is quicker than typing up to here; beyond it, a number field."""
 
@@ -49,6 +48,45 @@ class Kind:
     targets: str
     triggers: str
     fields: Sequence[Field]
+    unsupported: str = ""
+    """Why this host cannot inject it; empty if it can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultForm:
+    """`ranks` is None where there are too many for a list; `phases` are those that the workload enters."""
+
+    run: str
+    kinds: Sequence[Kind]
+    phases: Sequence[str]
+    world: int
+    spares: int
+    last_step: int
+    ranks: Sequence[int] | None
+    targets: dict[str, str]
+    triggers: dict[str, str]
+
+
+def fault_form(run: Json, described: Sequence[Json], workloads: Sequence[Json]) -> FaultForm:
+    """What can be asked of this run; kinds that the host cannot inject come last, with the reason."""
+    world = run["cluster"]["nodes"] * run["cluster"]["ranks_per_node"]
+    phases = next((item["phases"] for item in workloads if item["name"] == run["workload"]), ())
+    return FaultForm(
+        run=run["id"],
+        kinds=sorted(kinds(described), key=lambda kind: bool(kind.unsupported)),
+        phases=list(phases),
+        world=world,
+        spares=run["cluster"]["spares"],
+        last_step=run["steps"] - 1,
+        ranks=range(world) if world <= LIST_RANKS_UP_TO else None,
+        targets=TARGETS,
+        triggers=TRIGGERS,
+    )
+
+
+def can_strike(run: Json) -> bool:
+    """Once the disturbed run is over, what still runs is its twin and the checks: nothing to strike there."""
+    return run["state"] == "RUNNING" and run.get("part") in (None, "run")
 
 
 def kinds(described: Sequence[Json]) -> list[Kind]:
@@ -63,6 +101,9 @@ def kinds(described: Sequence[Json]) -> list[Kind]:
             targets=" ".join(_names(item.get("targets"), TARGETS)),
             triggers=" ".join(_names(item.get("triggers"), TRIGGERS)),
             fields=fields(item.get("params_schema") or {}),
+            unsupported=""
+            if item.get("supported", True)
+            else str(item.get("unsupported_reason") or "not on this host"),
         )
         for item in described
     ]

@@ -55,6 +55,18 @@ def clock(value: str | None) -> str:
     return NONE if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def short_clock(value: str | None) -> str:
+    """`29 Nov 14:03`, in UTC; for a column whose head says so."""
+    moment = parse_time(value)
+    return NONE if moment is None else moment.astimezone(UTC).strftime("%d %b %H:%M")
+
+
+def day(value: str | None) -> str:
+    """`29 Nov`, in UTC."""
+    moment = parse_time(value)
+    return NONE if moment is None else moment.astimezone(UTC).strftime("%d %b")
+
+
 def age(value: str | None, now: datetime) -> str:
     """How long ago, in one unit: `3 min ago`."""
     moment = parse_time(value)
@@ -65,6 +77,15 @@ def age(value: str | None, now: datetime) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}{THIN}{unit} ago"
     return f"{int(seconds)}{THIN}s ago"
+
+
+def until(value: str | None, now: datetime) -> str:
+    """How long from now: `in 3 h 5 min`; `now` for what is due."""
+    moment = parse_time(value)
+    if moment is None:
+        return NONE
+    seconds = (moment - now).total_seconds()
+    return f"in {duration(round(seconds))}" if seconds >= 1 else "now"
 
 
 def span(start: str | None, end: str | None, now: datetime) -> str:
@@ -78,3 +99,35 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return NONE
     return f"{value:.{digits}f}" if math.isfinite(value) else "not finite"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def short(name: str | None) -> str:
+    """The first nine digits of a commit; `COMMIT+DIFF` is a tree with changes and keeps four digits of them."""
+    commit, _, diff = (name or "").partition("+")
+    return (commit[:9] + (f"+{diff[:4]}" if diff else "")) or NONE
+
+
+def ratio(value: float | None) -> str:
+    """`1.213` -> `×1.21`."""
+    return NONE if value is None else f"×{value:.2f}"
+
+
+def percent(value: float | None) -> str:
+    """A ratio as the change it means: `1.213` -> `+21 %`."""
+    if value is None:
+        return NONE
+    change = round(100 * (value - 1))
+    return f"{'±' if change == 0 else '+' if change > 0 else '−'}{abs(change)}{THIN}%"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """The interval of a ratio in square brackets; empty where there is none."""
+    return "" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
+
+
+def count_of(part: int, whole: int) -> str:
+    return f"{part}/{whole}"

@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.browser import fake_history, fake_service
+
 Json = dict[str, Any]
 
 PHASES = ("detect", "quiesce", "replace", "reconstruct", "restore", "recompute")
@@ -53,6 +55,7 @@ KINDS: list[Json] = [
         "triggers": ["now", "at_step", "after_s", "phase"],
     },
 ]
+WORKLOADS: list[Json] = [{"name": "gpt", "phases": ["forward", "backward", "gradient_sync", "optimizer"]}]
 
 
 def problem(status: int, title: str, detail: str, **more: object) -> JSONResponse:
@@ -187,6 +190,11 @@ class FakeApi:
             {"worker": "w1", "node": "n1", "pid": 41003, "rank": None, "state": "failed", "since_s": 27.4},
         ]
         self.scenarios = [{"name": "demo"}, {"name": "kill-in-backward"}]
+        self.kinds = [dict(kind) for kind in KINDS]
+        self.lists = fake_service.lists()
+        self.session: Json = dict(fake_service.EVERYBODY)
+        self.queue: Json = {"queued": 0, "running": 1, "halted": False}
+        self.series = fake_history.series()
         self.posted: list[tuple[str, dict[str, str], Json]] = []
         self.refusal: JSONResponse | None = None
         self.streams: set[asyncio.Queue[Json | None]] = set()
@@ -227,8 +235,11 @@ class FakeApi:
     # --- the routes ---
 
     async def list_runs(self, request: Request) -> Response:
-        state = request.query_params.get("state")
-        return JSONResponse({"items": [run for run in self.runs if state in (None, run["state"])], "next": None})
+        wanted = {name: request.query_params.get(name) for name in ("state", "verdict", "scenario")}
+        found = [run for run in self.runs if all(value in (None, run[name]) for name, value in wanted.items())]
+        since = request.query_params.get("since")
+        found = [run for run in found if since is None or run["created_at"] >= since]
+        return JSONResponse({"items": found, "next": None})
 
     async def one_run(self, request: Request) -> Response:
         run = self.find(request.path_params["id"])
@@ -272,10 +283,38 @@ class FakeApi:
             return problem(404, "Not Found", f"there is no trial {request.path_params['id']!r}")
         if request.path_params.get("part") == "timeline":
             return JSONResponse({"trial": f"t-{run['id']}", "run": run["id"], "recoveries": self.recoveries})
+        if request.path_params.get("part") == "steps":
+            return self.page_of_steps(request)
         return JSONResponse(self.trial(run))
 
     async def listed(self, request: Request) -> Response:
-        return JSONResponse({"items": self.scenarios if request.url.path.endswith("scenarios") else KINDS})
+        name = request.path_params["name"]
+        if name == "session":
+            return JSONResponse(self.session)
+        if self.session["role"] is None:
+            return problem(401, "Unauthorized", "sign in with a token")
+        if name == "queue":
+            return JSONResponse(self.queue)
+        items = {"scenarios": self.scenarios, "fault-kinds": self.kinds, "workloads": WORKLOADS, **self.lists}.get(name)
+        if items is None:
+            return problem(404, "Not Found", f"nothing is listed at {name}")
+        if request.query_params.get("active"):
+            items = [item for item in items if item["active"]]
+        return JSONResponse({"items": items, "next": None})
+
+    async def history(self, request: Request) -> Response:
+        query = request.query_params
+        if request.url.path.endswith("series"):
+            return JSONResponse(self.series)
+        if query["scenario"] not in {item["scenario"] for item in self.series["items"]}:
+            return problem(404, "Not Found", f"there is no history of {query['scenario']!r}")
+        return JSONResponse(fake_history.history(query["scenario"], query["metric"], int(query.get("limit", 200))))
+
+    async def comparisons(self, request: Request) -> Response:
+        base, head = request.query_params["base"], request.query_params["head"]
+        if "nothing" in (base, head):
+            return problem(404, "Not Found", "no trial of 'nothing' is known; there are: main")
+        return JSONResponse(fake_history.comparison(base, head))
 
     async def post(self, request: Request) -> Response:
         body = await request.json()
@@ -287,6 +326,8 @@ class FakeApi:
             return JSONResponse({"dry_run": True, "kind": body["kind"], "would": would})
         if request.url.path.endswith("/faults"):
             return JSONResponse({"id": "f3", "state": "REQUESTED", **body}, 202)
+        if request.url.path.endswith("/tokens"):
+            return JSONResponse({"id": "tok-9", "token": "phx_shown_once", **body}, 201)
         return JSONResponse(run_json("r3"), 202)
 
     def app(self) -> Starlette:
@@ -300,7 +341,10 @@ class FakeApi:
                 Route(runs + "/{id}/{part}", self.post, methods=["POST"]),
                 Route("/api/v1/trials/{id}", self.one_trial),
                 Route("/api/v1/trials/{id}/{part}", self.one_trial),
-                Route("/api/v1/fault-kinds", self.listed),
-                Route("/api/v1/scenarios", self.listed),
+                Route("/api/v1/comparisons", self.comparisons),
+                Route("/api/v1/history", self.history),
+                Route("/api/v1/history/series", self.history),
+                Route("/api/v1/{name:path}", self.listed, methods=["GET"]),
+                Route("/api/v1/{name:path}", self.post, methods=["POST"]),
             ]
         )

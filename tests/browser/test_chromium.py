@@ -78,7 +78,7 @@ def test_the_stream_is_taken_up_again_and_ends_with_the_run(watched: Watched, si
     site.api.push({"offset": 2, "kind": "job_finished"})
     expect(page.locator("#heading")).to_contain_text("PASS")
     expect(page.locator("#inject")).to_contain_text("nothing left to strike")
-    page.wait_for_function("source.readyState === EventSource.CLOSED")
+    expect(page.locator("body")).to_have_attribute("data-streamed", "to the end")
 
 
 def wait_for_stream(watched: Watched, site: Site, other_than: Collection[object] = ()) -> None:
@@ -165,7 +165,7 @@ def test_a_refused_fault_is_told_in_words(watched: Watched, site: Site) -> None:
 
 @once
 def test_a_run_is_started_and_opened(watched: Watched, site: Site) -> None:
-    page = watched.open("/")
+    page = watched.open("/runs")
     page.get_by_label("Scenario", exact=True).select_option("kill-in-backward")
     page.get_by_role("button", name="Start a run").click()
     page.wait_for_url("**/runs/r3")

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import dashboards
-from dashboards import forms, text, views, waterfall
-from dashboards.figures import MAX_POINTS, loss_figure, thin, throughput
+from dashboards import forms, text, waterfall
+from dashboards.figures import MAX_POINTS, clean, loss_figure, thin, throughput
+from dashboards.pages import run
+from dashboards.recovery import trigger_text
 from tests.browser.fake_api import KILL_S, KINDS, PHASES, STOP_S, FakeApi, recovery_json, run_json, step_json, with_bars
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -55,7 +57,7 @@ def test_a_loss_that_is_not_finite_is_counted_and_not_drawn(api: FakeApi) -> Non
     steps = [*api.steps[:5], {**step_json(5), "loss": math.nan}]
     assert len(thin(steps)) == 5
     assert text.number(math.nan) == "not finite"
-    assert views.clean({"a": [math.inf, 1.5]}) == {"a": [None, 1.5]}
+    assert clean({"a": [math.inf, 1.5]}) == {"a": [None, 1.5]}
 
 
 @pytest.mark.parametrize("lengths", [KILL_S, STOP_S])
@@ -149,9 +151,9 @@ def test_times_are_read_as_utc_and_told_in_one_unit() -> None:
 
 
 def test_the_announcement_changes_by_tenths_and_not_by_steps() -> None:
-    said = {views.announcement(run_json("r", step=step), []) for step in range(200)}
+    said = {run.announcement(run_json("r", step=step), []) for step in range(200)}
     assert len(said) == 11
-    assert views.announcement(run_json("r", step=99), []) == "Run running, 50 percent of the steps, no recovery so far."
+    assert run.announcement(run_json("r", step=99), []) == "Run running, 50 percent of the steps, no recovery so far."
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_the_announcement_changes_by_tenths_and_not_by_steps() -> None:
     ],
 )
 def test_triggers_in_words(trigger: dict[str, Any], shown: str) -> None:
-    assert views.trigger_text(trigger).replace(text.THIN, " ") == shown
+    assert trigger_text(trigger).replace(text.THIN, " ") == shown
 
 
 def test_the_pages_import_nothing_of_the_other_packages() -> None:
@@ -178,6 +180,7 @@ def test_the_pages_import_nothing_of_the_other_packages() -> None:
             assert not foreign & {name.split(".")[0] for name in names}, path
 
 
-def test_the_own_script_stays_small() -> None:
+def test_own_scripts_and_styles_stay_small() -> None:
     static = Path(dashboards.__path__[0]) / "static"
-    assert sum(len(path.read_text().splitlines()) for path in static.glob("*.js")) <= 300
+    for suffix, most in (("js", 300), ("css", 400)):
+        assert {path.name for path in static.glob(f"*.{suffix}") if len(path.read_text().splitlines()) > most} == set()

@@ -23,7 +23,7 @@ async def body(pages: httpx.AsyncClient, path: str, status: int = 200) -> str:
 
 
 async def test_runs_are_listed_with_state_verdict_and_progress(pages: httpx.AsyncClient) -> None:
-    page = await body(pages, "/")
+    page = await body(pages, "/runs")
     for run_id in ("r3", "r2", "r1", "r0"):
         assert f'href="/runs/{run_id}"' in page
     assert "130 / 200" in page and "disturbed run" in page
@@ -32,14 +32,14 @@ async def test_runs_are_listed_with_state_verdict_and_progress(pages: httpx.Asyn
 
 
 async def test_runs_are_filtered_by_state(pages: httpx.AsyncClient) -> None:
-    page = await body(pages, "/?state=FINISHED")
+    page = await body(pages, "/runs?state=FINISHED")
     assert "/runs/r2" in page and "/runs/r3" not in page
-    assert "No run is queued" in await body(pages, "/?state=QUEUED")
+    assert "No run is queued" in await body(pages, "/runs?state=QUEUED")
 
 
 async def test_without_runs_the_exact_commands_are_shown(api: FakeApi, pages: httpx.AsyncClient) -> None:
     api.runs = []
-    page = await body(pages, "/")
+    page = await body(pages, "/runs")
     assert '<pre tabindex="0">phoenix demo</pre>' in page and "phoenix serve" in page
     assert "curl -X POST http://pages/api/v1/runs" in page and '{"scenario_name": "demo"}' in page
 
@@ -90,9 +90,10 @@ async def test_a_lost_spare_is_no_incomplete_recovery(api: FakeApi, pages: httpx
 
 async def test_without_a_script_each_form_has_its_command(pages: httpx.AsyncClient) -> None:
     page = await body(pages, "/runs/r3")
-    assert page.count("<noscript>") == 3 and "load it again for news" in page
+    assert page.count("<noscript>") == 4 and "load it again for news" in page
     assert "curl -X POST http://pages/api/v1/runs/r3/cancel" in page
-    assert "curl -X POST http://pages/api/v1/runs -H" in await body(pages, "/")
+    assert "curl -X POST http://pages/api/v1/halts" in page
+    assert "curl -X POST http://pages/api/v1/runs -H" in await body(pages, "/runs")
 
 
 async def test_the_figure_is_data_in_the_page(api: FakeApi, pages: httpx.AsyncClient) -> None:
@@ -105,7 +106,7 @@ async def test_the_figure_is_data_in_the_page(api: FakeApi, pages: httpx.AsyncCl
 
 
 async def test_every_table_has_a_caption_and_every_chart_a_table(pages: httpx.AsyncClient) -> None:
-    for path in ("/", "/runs/r3", "/trials/t-r1"):
+    for path in ("/runs", "/runs/r3", "/trials/t-r1", "/history"):
         page = await body(pages, path)
         assert page.count("<table") == page.count("<caption") > 0
         assert page.count('<div class="waterfall"') + page.count('<div class="chart"') == page.count(
@@ -173,7 +174,7 @@ async def test_a_service_that_is_down_is_said_with_what_to_do() -> None:
         httpx.AsyncClient(transport=httpx.MockTransport(refuse), base_url="http://service") as service,
         httpx.AsyncClient(transport=httpx.ASGITransport(create_app(service)), base_url="http://pages") as client,
     ):
-        page = await body(client, "/", 503)
+        page = await body(client, "/runs", 503)
     assert "The service does not answer" in page and "connection refused" in page and "phoenix serve" in page
 
 
@@ -202,8 +203,8 @@ async def test_headers_are_strict_and_the_chart_script_may_be_kept(pages: httpx.
     assert len(script.text) > 4_000_000
     plain = await pages.get(address[1], headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers and plain.text == script.text
-    assert "plotly" not in (await pages.get("/")).text, "a page without charts does not load the chart script"
-    own = await pages.get("/static/live.js")
+    assert "plotly" not in (await pages.get("/runs")).text, "a page without charts does not load the chart script"
+    own = await pages.get("/static/main.js")
     assert own.headers["cache-control"] == "no-cache" and "etag" in own.headers
 
 
@@ -211,5 +212,5 @@ def test_nothing_of_ours_names_an_outside_address() -> None:
     root = Path(dashboards.__path__[0])
     for path in [*root.glob("templates/**/*.html"), *root.glob("static/*")]:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|url\(|@import", text), path
+        assert not re.search(r"https?://|\burl\(|@import", text), path
         assert not re.search(r"\sstyle=|\son\w+=", text), f"{path}: the content security policy refuses inline code"

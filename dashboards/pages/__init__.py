@@ -1,0 +1,1 @@
+"""One module for each view: `page` asks the API, the other functions are pure."""

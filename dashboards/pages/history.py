@@ -1,0 +1,139 @@
+"""The history of one series: every trial of every session, the levels, where they change; the same as a table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from dashboards import text
+from dashboards.api import Api, Json
+from dashboards.history_figure import history_figure, phases_figure
+from dashboards.pages.shown import Shown
+from dashboards.series import seeded_in
+from dashboards.waterfall import PHASES
+
+RANGES = (30, 100, 400)
+DEFAULT_RANGE = 100
+VIEWS = {"trials": "Every trial", "phases": "Phases"}
+
+
+async def page(request: Request, api: Api) -> Shown:
+    series = await api.get("history", "series")
+    chosen = choose(dict(request.query_params), series["items"])
+    if chosen is None:
+        return Shown(template="history.html", context={"series": (), "history": None, "seeded": False})
+    query = {name: chosen[name] for name in ("scenario", "fault", "fingerprint", "limit")}
+    metrics = list(PHASES) if chosen["view"] == "phases" else []
+    history, *phases = await asyncio.gather(
+        api.get("history", metric=chosen["metric"], **query),
+        *(api.get("history", metric=metric, **query) for metric in metrics),
+    )
+    context = history_page(series, history, dict(zip(metrics, phases, strict=True)), chosen)
+    return Shown(template="history.html", context=context)
+
+
+def choose(query: Json, series: Sequence[Json]) -> Json | None:
+    """What the address asks for, completed to what there is; None where there is no history at all.
+
+    A scenario that is not known is asked for all the same, so that the service says so.
+    """
+    scenario = query.get("scenario") or (series[0]["scenario"] if series else None)
+    if scenario is None:
+        return None
+    own = [item for item in series if item["scenario"] == scenario]
+    fault = query.get("fault") or (own[0]["fault"] if own else None)
+    metrics = next((item["metrics"] for item in own if item["fault"] == fault), ["recovery"])
+    usual = "recovery" if "recovery" in metrics else metrics[0]
+    return {
+        "scenario": scenario,
+        "fault": fault,
+        "metric": query["metric"] if query.get("metric") in metrics else usual,
+        "metrics": metrics,
+        "fingerprint": query.get("fingerprint") or None,
+        "limit": int(query["limit"]) if query.get("limit", "").isdigit() else DEFAULT_RANGE,
+        "view": query["view"] if query.get("view") in VIEWS else "trials",
+        "log": query.get("y") == "log",
+    }
+
+
+def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: Json) -> dict[str, Any]:
+    """The context of history.html."""
+    points: list[Json] = history["points"]
+    drawn = phases_figure(phases) if phases else history_figure(history, log=chosen["log"])
+    return {
+        "series": series["items"],
+        "machines": [_machine(item) for item in series["machines"]],
+        "chosen": chosen,
+        "history": history,
+        "views": VIEWS,
+        "ranges": RANGES,
+        "figure": drawn,
+        "rows": list(reversed([_row(point) for point in points])),
+        "changes": [_change(change, history) for change in reversed(history["change_points"])],
+        "breaks": history["breaks"],
+        "noise": history["noise"],
+        "href": lambda **changes: _href(chosen, **changes),
+        "seeded": seeded_in(points),
+    }
+
+
+def _row(point: Json) -> dict[str, Any]:
+    trials = point.get("trials") or []
+    return {
+        "point": point,
+        "at": text.clock(point["at"]),
+        "code": point["short"] + (" with changes" if point["dirty"] and "+" not in point["short"] else ""),
+        "median": text.milliseconds(point["median"]),
+        "interval": ""
+        if point["low"] is None
+        else f"{text.milliseconds(point['low'], '')} to {text.milliseconds(point['high'], '')}",
+        "values": [
+            (trials[number] if number < len(trials) else "", "✗" if value is None else text.milliseconds(value, ""))
+            for number, value in enumerate(point["values"])
+        ],
+        "success": text.count_of(point["succeeded"], len(trials)),
+        "failed": point["succeeded"] < len(trials),
+    }
+
+
+def _change(change: Json, history: Json) -> dict[str, Any]:
+    at = next((point["at"] for point in history["points"] if point["index"] == change["index"]), None)
+    return {
+        "at": text.clock(at),
+        "change": text.percent(change["ratio"]),
+        "slower": change["ratio"] > 1,
+        "before": text.milliseconds(change["before"]),
+        "after": text.milliseconds(change["after"]),
+        "code": change["code"],
+        "previous": change["previous"],
+        "compare": compare_href(change["previous"], change["code"]),
+    }
+
+
+def compare_href(base: str, head: str) -> str:
+    return f"/compare?{urlencode({'base': base, 'head': head})}"
+
+
+def _machine(item: Json) -> tuple[str, str]:
+    machine = item.get("machine") or {}
+    name = " · ".join(str(machine[part]) for part in ("cpu", "cores") if machine.get(part))
+    return item["fingerprint"], f"{item['fingerprint'][:8]} {name}".strip()
+
+
+def _href(chosen: Json, **changes: str | int | None) -> str:
+    """The address of this view with something else chosen: every view is a permalink."""
+    query = {
+        "scenario": chosen["scenario"],
+        "fault": chosen["fault"],
+        "metric": chosen["metric"],
+        "fingerprint": chosen["fingerprint"],
+        "limit": chosen["limit"] if chosen["limit"] != DEFAULT_RANGE else None,
+        "view": chosen["view"] if chosen["view"] != "trials" else None,
+        "y": "log" if chosen["log"] else None,
+        **changes,
+    }
+    return f"/history?{urlencode({name: value for name, value in query.items() if value})}"

@@ -1,0 +1,136 @@
+"""Home: how the last night went, what is red and why, each series in a line, what runs now and what comes next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from starlette.requests import Request
+
+from dashboards import text
+from dashboards.api import Api, Json
+from dashboards.pages.runs import RunRow, run_row
+from dashboards.pages.shown import Shown
+from dashboards.series import Line, all_histories, line_of, seeded_in
+
+LAST_S = 24 * 3600
+SESSIONS = 30
+RECENT = 100
+"""Runs that are looked at for what failed since yesterday."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Red:
+    """Something that needs a look: what it is, why it is red, where to look."""
+
+    tone: str
+    what: str
+    why: str
+    href: str
+    when: str = ""
+
+
+async def page(request: Request, api: Api) -> Shown:
+    now = datetime.now(UTC)
+    since = (now - timedelta(seconds=LAST_S)).isoformat()
+    recent, schedules, queue, histories = await asyncio.gather(
+        api.items("runs", since=since, limit=RECENT),
+        api.items("schedules"),
+        api.get("queue"),
+        all_histories(api, limit=SESSIONS),
+    )
+    newest = recent or await api.items("runs", limit=1)
+    lines = [line_of(history, now) for history in histories]
+    return Shown(template="home.html", context=home_page(recent, newest, schedules, queue, lines, now))
+
+
+def home_page(
+    recent: Sequence[Json],
+    newest: Sequence[Json],
+    schedules: Sequence[Json],
+    queue: Json,
+    lines: Sequence[Line],
+    now: datetime,
+) -> dict[str, Any]:
+    """The context of home.html."""
+    ended = [run for run in recent if run["state"] not in ("QUEUED", "RUNNING")]
+    running = [run_row(run, now) for run in recent if run["state"] == "RUNNING"]
+    due = sorted((item for item in schedules if item.get("next_due")), key=lambda item: str(item["next_due"]))
+    return {
+        "empty": not newest and not lines,
+        "counts": [
+            (verdict, sum(run.get("verdict") == verdict for run in ended)) for verdict in ("PASS", "FAIL", "UNKNOWN")
+        ],
+        "red": reds(ended, schedules, lines, now),
+        "lines": lines,
+        "running": running,
+        "queued": queue.get("queued", 0),
+        "next": [_coming(item, now) for item in due[:3]],
+        "has_schedules": bool(schedules),
+        "last": _last(newest, now),
+        "seeded": seeded_in(newest) or any(line.seeded for line in lines),
+    }
+
+
+def reds(ended: Sequence[Json], schedules: Sequence[Json], lines: Sequence[Line], now: datetime) -> list[Red]:
+    """Failures first, then what cannot be judged, then what became slower, then nights that did not happen."""
+    failed = [_of_run(run, now) for run in ended if run.get("verdict") in ("FAIL", "UNKNOWN")]
+    slower = [
+        Red(
+            tone="bad" if line.slower >= 1.2 else "warn",
+            what=f"{line.scenario} became slower: {text.percent(line.slower)}",
+            why=f"recovery {text.milliseconds(line.before)} → {text.milliseconds(line.after)} since {line.since}",
+            href=line.href,
+        )
+        for line in lines
+        if line.slower is not None
+    ]
+    stale = [
+        Red(
+            tone="warn",
+            what=f"{item['name']} is stale",
+            why="it has not ended a run for longer than it may; " + _why_stale(item),
+            href=f"/schedules#{item['id']}",
+        )
+        for item in schedules
+        if item.get("stale")
+    ]
+    return sorted(failed, key=lambda red: red.tone != "bad") + slower + stale
+
+
+def _of_run(run: Json, now: datetime) -> Red:
+    failed = run["verdict"] == "FAIL"
+    name = run.get("suite") or run["scenario"]
+    said = "a check failed" if failed else "it could not be judged"
+    return Red(
+        tone="bad" if failed else "warn",
+        what=f"{name}: {run['verdict']}",
+        why=run.get("error") or said,
+        href=f"/runs/{run['id']}",
+        when=text.age(run.get("finished_at") or run["created_at"], now),
+    )
+
+
+def _why_stale(schedule: Json) -> str:
+    last = schedule.get("last") or {}
+    if not last:
+        return "it has never fired"
+    detail = f": {last['detail']}" if last.get("detail") else ""
+    return f"last {last['outcome']} {text.clock(last.get('fired_at') or last.get('due_at'))}{detail}"
+
+
+def _coming(schedule: Json, now: datetime) -> dict[str, str]:
+    return {
+        "name": schedule["name"],
+        "href": f"/schedules#{schedule['id']}",
+        "at": text.clock(schedule["next_due"]),
+        "in": text.until(schedule["next_due"], now),
+        "paused": "paused" if schedule.get("paused") else "",
+    }
+
+
+def _last(newest: Sequence[Json], now: datetime) -> RunRow | None:
+    return run_row(newest[0], now) if newest else None

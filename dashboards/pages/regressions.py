@@ -1,0 +1,110 @@
+"""Every change of level in the histories: what became slower with which commit, and whether it is so still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+
+from dashboards import text
+from dashboards.api import Api, Json
+from dashboards.pages.history import compare_href
+from dashboards.pages.shown import Shown
+from dashboards.series import SLOWER, all_histories, history_href, seeded_in
+
+LIMIT = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change of level of one series. `over`: a later change took it back; `faster`: it was for the better."""
+
+    scenario: str
+    fault: str
+    ratio: float
+    change: str
+    before: str
+    after: str
+    at: str
+    href: str
+    over: bool
+    faster: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """What changed between two codes, in all series together."""
+
+    code: str
+    previous: str
+    subject: str
+    compare: str
+    when: str
+    at: str
+    changes: Sequence[Change]
+    notes: Sequence[Json] = field(default=())
+
+    @property
+    def open(self) -> bool:
+        return any(not change.over and not change.faster for change in self.changes)
+
+
+async def page(request: Request, api: Api) -> Shown:
+    histories, notes = await asyncio.gather(all_histories(api, limit=LIMIT), api.items("annotations"))
+    everything = request.query_params.get("show") == "all"
+    suspects = suspects_of(histories, notes, datetime.now(UTC))
+    context: dict[str, Any] = {
+        "suspects": [suspect for suspect in suspects if everything or suspect.open],
+        "open": sum(suspect.open for suspect in suspects),
+        "all": len(suspects),
+        "everything": everything,
+        "series": len(histories),
+        "seeded": any(seeded_in(history["points"]) for history in histories),
+    }
+    return Shown(template="regressions.html", context=context)
+
+
+def suspects_of(histories: Sequence[Json], notes: Sequence[Json], now: datetime) -> list[Suspect]:
+    """Grouped by the code that they began with, the newest first."""
+    found: dict[str, list[tuple[Json, Json, Json]]] = {}
+    for history in histories:
+        points = {point["index"]: point for point in history["points"]}
+        for change in history["change_points"]:
+            if change["index"] in points and (change["ratio"] >= SLOWER or change["ratio"] <= 1 / SLOWER):
+                found.setdefault(change["code"], []).append((history, change, points[change["index"]]))
+    suspects = [_suspect(code, members, notes, now) for code, members in found.items()]
+    return sorted(suspects, key=lambda suspect: suspect.at, reverse=True)
+
+
+def _suspect(code: str, members: Sequence[tuple[Json, Json, Json]], notes: Sequence[Json], now: datetime) -> Suspect:
+    _, first, point = members[0]
+    return Suspect(
+        code=code,
+        previous=first["previous"],
+        subject=point.get("subject") or "",
+        compare=compare_href(first["previous"], code),
+        when=text.age(point["at"], now),
+        at=str(point["at"]),
+        changes=[_change(history, change, at) for history, change, at in members],
+        notes=[note for note in notes if note.get("commit") and code.startswith(note["commit"])],
+    )
+
+
+def _change(history: Json, change: Json, point: Json) -> Change:
+    later = [other for other in history["change_points"] if other["index"] > change["index"]]
+    return Change(
+        scenario=history["scenario"],
+        fault=history["fault"],
+        ratio=change["ratio"],
+        change=text.percent(change["ratio"]),
+        before=text.milliseconds(change["before"]),
+        after=text.milliseconds(change["after"]),
+        at=text.clock(point["at"]),
+        href=history_href(history),
+        over=any(other["after"] <= change["before"] * SLOWER for other in later),
+        faster=change["ratio"] < 1,
+    )

@@ -1,0 +1,133 @@
+"""Series of the history in short: a sparkline, the level now, whether it is slower. Pure but for `all_histories`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlencode
+
+from dashboards import text
+from dashboards.api import Api, Json
+
+SLOWER = 1.05
+"""A level that rose by less is no news; the same limit as the gate of comparisons has."""
+MOST_SERIES = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spark:
+    """One session in a sparkline, in percent of its box; `y` counts from the top."""
+
+    x: float
+    y: float | None
+    failed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A series in one line. `slower`: ratio of the level now to the one before, where it rose and stayed so."""
+
+    scenario: str
+    fault: str
+    href: str
+    sparks: Sequence[Spark]
+    path: str
+    median: str
+    interval: str
+    success: str
+    failed: bool
+    age: str
+    slower: float | None
+    change: str
+    before: float | None
+    after: float | None
+    since: str
+    seeded: bool
+
+
+async def all_histories(api: Api, *, limit: int, metric: str = "recovery") -> list[Json]:
+    """The history of the first MOST_SERIES series, by `metric` or (a fault on a spare) by the first that there is."""
+    series = (await api.get("history", "series"))["items"][:MOST_SERIES]
+    return await asyncio.gather(
+        *(
+            api.get(
+                "history",
+                scenario=item["scenario"],
+                fault=item["fault"],
+                metric=metric if metric in item["metrics"] else item["metrics"][0],
+                limit=limit,
+            )
+            for item in series
+        )
+    )
+
+
+def line_of(history: Json, now: datetime) -> Line:
+    points: list[Json] = history["points"]
+    last = points[-1] if points else None
+    change = _open_change(history)
+    trials = len(last["trials"]) if last else 0
+    return Line(
+        scenario=history["scenario"],
+        fault=history["fault"],
+        href=history_href(history),
+        sparks=_sparks(points),
+        path=_path(_sparks(points)),
+        median=text.milliseconds(last["median"]) if last else text.NONE,
+        interval=_interval(last) if last else "",
+        success=text.count_of(last["succeeded"], trials) if last else text.NONE,
+        failed=bool(last and last["succeeded"] < trials),
+        age=text.age(last["at"], now) if last else text.NONE,
+        slower=change["ratio"] if change and change["ratio"] >= SLOWER else None,
+        change=text.percent(change["ratio"]) if change else "",
+        before=change["before"] if change else None,
+        after=change["after"] if change else None,
+        since=text.short(change["code"]) if change else "",
+        seeded=seeded_in(points),
+    )
+
+
+def history_href(history: Json, **more: str) -> str:
+    query = {"scenario": history["scenario"], "fault": history["fault"] or "", "metric": history["metric"], **more}
+    return f"/history?{urlencode({name: value for name, value in query.items() if value})}"
+
+
+def seeded_in(items: Sequence[Json]) -> bool:
+    """Whether any of them is made up (`phoenix demo --seed-data`)."""
+    return any(item.get("seeded") for item in items)
+
+
+def _open_change(history: Json) -> Json | None:
+    """The last change of level, if no other machine came after it: the present level is seen against the one before."""
+    changes, cuts = history["change_points"], history["breaks"]
+    if not changes or (cuts and cuts[-1]["index"] > changes[-1]["index"]):
+        return None
+    last: Json = changes[-1]
+    return last
+
+
+def _sparks(points: Sequence[Json]) -> list[Spark]:
+    known = [point["median"] for point in points if point["median"] is not None]
+    top = 1.15 * max(known, default=1.0)
+    width = 100 / max(1, len(points))
+    return [
+        Spark(
+            x=width * (index + 0.5),
+            y=None if point["median"] is None else 100 * (1 - point["median"] / top),
+            failed=bool(point["not_recovered"]) or point["succeeded"] < len(point["trials"]),
+        )
+        for index, point in enumerate(points)
+    ]
+
+
+def _path(sparks: Sequence[Spark]) -> str:
+    """For the points of a polyline whose box is 100 wide and 100 high."""
+    return " ".join(f"{spark.x:.1f},{spark.y:.1f}" for spark in sparks if spark.y is not None)
+
+
+def _interval(point: Json) -> str:
+    if point.get("low") is None or point.get("high") is None:
+        return f"n={point['n']}"
+    return f"{text.milliseconds(point['low'], unit='')} to {text.milliseconds(point['high'])}"
