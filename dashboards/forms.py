@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.api import Json
+from dashboards.waterfall import PHASES
 
 TARGETS = {
     "rank": "One rank",
@@ -16,7 +17,16 @@ TARGETS = {
     "coordinator": "The coordinator",
     "store": "The launcher, which holds the store",
 }
-TRIGGERS = {"now": "Now", "at_step": "At a step", "after_s": "After seconds", "phase": "On entering a phase"}
+TRIGGERS = {
+    "now": "Now",
+    "at_step": "At a step",
+    "after_s": "After seconds",
+    "phase": "On entering a phase",
+    "recovery_phase": "In a recovery",
+    "poisson": "At random",
+    "trace": "At given times",
+}
+RECOVERY_PHASES = tuple(PHASES)
 LIST_RANKS_UP_TO = 64
 """A list is quicker than typing up to here; beyond it, a number field."""
 
@@ -54,11 +64,13 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultForm:
-    """`ranks` is None where there are too many for a list; `phases` are those that the workload enters."""
+    """`ranks` and `nodes` are None where there are too many for a list; `phases` are those that the workload enters."""
 
     run: str
     kinds: Sequence[Kind]
     phases: Sequence[str]
+    recovery_phases: Sequence[str]
+    nodes: Sequence[str] | None
     world: int
     spares: int
     last_step: int
@@ -70,11 +82,14 @@ class FaultForm:
 def fault_form(run: Json, described: Sequence[Json], workloads: Sequence[Json]) -> FaultForm:
     """What can be asked of this run; kinds that the host cannot inject come last, with the reason."""
     world = run["cluster"]["nodes"] * run["cluster"]["ranks_per_node"]
+    nodes = run["cluster"]["nodes"] + run["cluster"]["spares"]
     phases = next((item["phases"] for item in workloads if item["name"] == run["workload"]), ())
     return FaultForm(
         run=run["id"],
         kinds=sorted(kinds(described), key=lambda kind: bool(kind.unsupported)),
         phases=list(phases),
+        recovery_phases=RECOVERY_PHASES,
+        nodes=[f"n{index}" for index in range(nodes)] if nodes <= LIST_RANKS_UP_TO else None,
         world=world,
         spares=run["cluster"]["spares"],
         last_step=run["steps"] - 1,

@@ -126,7 +126,10 @@ def party(who: Json) -> str:
 def target_text(target: Json) -> str:
     if "rank" in target:
         return f"rank {target['rank']}"
-    return "a random rank" if target.get("random_rank") else "a spare"
+    if "node" in target:
+        return f"node {target['node']}"
+    names = {"random_rank": "a random rank", "coordinator": "the coordinator", "store": "the launcher"}
+    return next((words for name, words in names.items() if target.get(name)), "a spare")
 
 
 def trigger_text(trigger: Json) -> str:
@@ -138,4 +141,8 @@ def trigger_text(trigger: Json) -> str:
         step = f" of step {trigger['step']}" if trigger.get("step") is not None else ""
         times = f", time {trigger['occurrence']}" if trigger.get("occurrence", 1) != 1 else ""
         return f"on entering {trigger['phase']}{step}{times}"
-    return "now"
+    if "recovery_phase" in trigger:
+        return f"in {trigger['recovery_phase']} of a recovery"
+    if "poisson" in trigger:
+        return f"at random, {text.duration(trigger['poisson']['mtbf_s'])} apart on average"
+    return f"at {len(trigger['trace'])} given times" if "trace" in trigger else "now"

@@ -20,7 +20,9 @@ CHECKS = {
     "recovered": "every recovery went through all its phases",
     "twin": "losses and final digest equal the undisturbed run of the same seed, bit for bit",
     "agreement": "all ranks end with the same state",
-    "no_leak": "no process, socket or shared memory is left behind",
+    "no_leak": "nothing of the trial is left on the machine",
+    "attribution": "the detector named those that were hit, for a cause that fits, and nobody else",
+    "data_once": "each rank used its data in order, none twice and none left out",
 }
 
 MOST_RECOVERIES = 40

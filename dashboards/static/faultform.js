@@ -10,7 +10,8 @@ export function faultBody(form, dryRun) {
   for (const input of all("fieldset[data-kind]:not([disabled]) [data-param]", form)) {
     if (input.value.trim() !== "") params[input.dataset.param] = typed(input);
   }
-  const target = value("target") === "rank" ? { rank: Number(value("rank")) } : { [value("target")]: true };
+  const named = { rank: () => Number(value("rank")), node: () => value("node") };
+  const target = { [value("target")]: (named[value("target")] ?? (() => true))() };
   const trigger = {
     now: () => ({ now: true }),
     at_step: () => ({ at_step: Number(value("at_step")) }),
@@ -20,6 +21,12 @@ export function faultBody(form, dryRun) {
       ...(value("phase_step") === "" ? {} : { step: Number(value("phase_step")) }),
       occurrence: Number(value("occurrence") || 1),
     }),
+    recovery_phase: () => ({
+      recovery_phase: value("recovery_phase"),
+      ...(value("offset_s") === "" ? {} : { offset_s: Number(value("offset_s")) }),
+    }),
+    poisson: () => ({ poisson: { mtbf_s: Number(value("mtbf_s")), count: Number(value("count")) } }),
+    trace: () => ({ trace: value("trace").split(",").map(Number) }),
   }[value("trigger")]();
   return { kind: value("kind"), target, trigger, params, reason: value("reason"), dry_run: dryRun };
 }
