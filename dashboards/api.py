@@ -12,6 +12,7 @@ import httpx
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object of the REST API."""
 
+FORBIDDEN = 403
 STEPS_PER_CALL = 1000
 STEP_CALLS = 5
 """A page reads at most STEPS_PER_CALL * STEP_CALLS steps, so that a run of a million steps costs no more."""
@@ -79,6 +80,15 @@ class Api:
     async def items(self, *path: str, **query: str | int | None) -> list[Json]:
         """The `items` of a list."""
         return list((await self.get(*path, **query))["items"])
+
+    async def allowed_items(self, *path: str, **query: str | int | None) -> list[Json] | None:
+        """As `items`; None where the reader's role does not let them see these: the rest of a page is still theirs."""
+        try:
+            return await self.items(*path, **query)
+        except ServiceProblem as error:
+            if error.status != FORBIDDEN:
+                raise
+            return None
 
     async def run_data(self, run_id: str) -> RunData:
         """Everything about a run, read side by side."""

@@ -17,6 +17,15 @@ MOST_SERIES = 60
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overview:
+    """Every series there is. `seeded`: made up by `phoenix demo --seed-data`."""
+
+    histories: Sequence[Json]
+    machines: Sequence[Json]
+    seeded: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spark:
     """One session in a sparkline, in percent of its box; `y` counts from the top."""
 
@@ -44,13 +53,12 @@ class Line:
     before: float | None
     after: float | None
     since: str
-    seeded: bool
 
 
-async def all_histories(api: Api, *, limit: int, metric: str = "recovery") -> list[Json]:
+async def all_histories(api: Api, *, limit: int, metric: str = "recovery") -> Overview:
     """The history of the first MOST_SERIES series, by `metric` or (a fault on a spare) by the first that there is."""
-    series = (await api.get("history", "series"))["items"][:MOST_SERIES]
-    return await asyncio.gather(
+    series = await api.get("history", "series")
+    histories = await asyncio.gather(
         *(
             api.get(
                 "history",
@@ -59,9 +67,10 @@ async def all_histories(api: Api, *, limit: int, metric: str = "recovery") -> li
                 metric=metric if metric in item["metrics"] else item["metrics"][0],
                 limit=limit,
             )
-            for item in series
+            for item in series["items"][:MOST_SERIES]
         )
     )
+    return Overview(histories=histories, machines=series["machines"], seeded=bool(series.get("seeded")))
 
 
 def line_of(history: Json, now: datetime) -> Line:
@@ -85,18 +94,12 @@ def line_of(history: Json, now: datetime) -> Line:
         before=change["before"] if change else None,
         after=change["after"] if change else None,
         since=text.short(change["code"]) if change else "",
-        seeded=seeded_in(points),
     )
 
 
 def history_href(history: Json, **more: str) -> str:
     query = {"scenario": history["scenario"], "fault": history["fault"] or "", "metric": history["metric"], **more}
     return f"/history?{urlencode({name: value for name, value in query.items() if value})}"
-
-
-def seeded_in(items: Sequence[Json]) -> bool:
-    """Whether any of them is made up (`phoenix demo --seed-data`)."""
-    return any(item.get("seeded") for item in items)
 
 
 def _open_change(history: Json) -> Json | None:

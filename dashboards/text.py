@@ -106,9 +106,9 @@ def plural(count: int, noun: str) -> str:
 
 
 def short(name: str | None) -> str:
-    """The first nine digits of a commit; `COMMIT+DIFF` is a tree with changes and keeps four digits of them."""
-    commit, _, diff = (name or "").partition("+")
-    return (commit[:9] + (f"+{diff[:4]}" if diff else "")) or NONE
+    """The first nine digits of a commit; `COMMIT-DIFF` is a tree with changes and keeps four digits of them."""
+    commit, _, diff = (name or "").partition("-")
+    return (commit[:9] + (f"-{diff[:4]}" if diff else "")) or NONE
 
 
 def ratio(value: float | None) -> str:

@@ -81,7 +81,7 @@ async def page(request: Request, api: Api) -> Shown:
         "comparison": comparison,
         "axis": [(ratio, forest_x(ratio)) for ratio in (0.5, 0.7, 1.0, 1.4, 2.0)],
         "band": (forest_x(SAME[0]), forest_x(SAME[1])),
-        "seeded": any(code.get("seeded") for code in codes if comparison),
+        "seeded": bool(series.get("seeded")),
         **(compare_page(comparison) if comparison else {}),
     }
     return Shown(template="compare.html", context=context)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from dashboards import text
 from dashboards.api import Api, Json
 from dashboards.pages.shown import Shown
-from dashboards.series import all_histories, history_href, seeded_in
+from dashboards.series import all_histories, history_href
 
 SESSIONS = 30
 BOUNDS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5)
@@ -37,8 +37,8 @@ class Cell:
 
 
 async def page(request: Request, api: Api) -> Shown:
-    histories = await all_histories(api, limit=SESSIONS)
-    return Shown(template="heatmap.html", context=heatmap_page(histories))
+    overview = await all_histories(api, limit=SESSIONS)
+    return Shown(template="heatmap.html", context={**heatmap_page(overview.histories), "seeded": overview.seeded})
 
 
 def heatmap_page(histories: Sequence[Json]) -> dict[str, Any]:
@@ -53,7 +53,6 @@ def heatmap_page(histories: Sequence[Json]) -> dict[str, Any]:
             for history in histories
         ],
         "bounds": BOUNDS,
-        "seeded": any(seeded_in(history["points"]) for history in histories),
     }
 
 

@@ -13,7 +13,6 @@ from dashboards import text
 from dashboards.api import Api, Json
 from dashboards.history_figure import history_figure, phases_figure
 from dashboards.pages.shown import Shown
-from dashboards.series import seeded_in
 from dashboards.waterfall import PHASES
 
 RANGES = (30, 100, 400)
@@ -77,7 +76,7 @@ def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: J
         "breaks": history["breaks"],
         "noise": history["noise"],
         "href": lambda **changes: _href(chosen, **changes),
-        "seeded": seeded_in(points),
+        "seeded": bool(series.get("seeded")),
     }
 
 
@@ -86,7 +85,7 @@ def _row(point: Json) -> dict[str, Any]:
     return {
         "point": point,
         "at": text.clock(point["at"]),
-        "code": point["short"] + (" with changes" if point["dirty"] and "+" not in point["short"] else ""),
+        "code": point["short"],
         "median": text.milliseconds(point["median"]),
         "interval": ""
         if point["low"] is None

@@ -14,7 +14,7 @@ from dashboards import text
 from dashboards.api import Api, Json
 from dashboards.pages.runs import RunRow, run_row
 from dashboards.pages.shown import Shown
-from dashboards.series import Line, all_histories, line_of, seeded_in
+from dashboards.series import Line, all_histories, line_of
 
 LAST_S = 24 * 3600
 SESSIONS = 30
@@ -36,15 +36,16 @@ class Red:
 async def page(request: Request, api: Api) -> Shown:
     now = datetime.now(UTC)
     since = (now - timedelta(seconds=LAST_S)).isoformat()
-    recent, schedules, queue, histories = await asyncio.gather(
+    recent, schedules, queue, overview = await asyncio.gather(
         api.items("runs", since=since, limit=RECENT),
         api.items("schedules"),
         api.get("queue"),
         all_histories(api, limit=SESSIONS),
     )
     newest = recent or await api.items("runs", limit=1)
-    lines = [line_of(history, now) for history in histories]
-    return Shown(template="home.html", context=home_page(recent, newest, schedules, queue, lines, now))
+    lines = [line_of(history, now) for history in overview.histories]
+    context = home_page(recent, newest, schedules, queue, lines, now)
+    return Shown(template="home.html", context={**context, "seeded": overview.seeded or any_seeded(newest)})
 
 
 def home_page(
@@ -71,7 +72,6 @@ def home_page(
         "next": [_coming(item, now) for item in due[:3]],
         "has_schedules": bool(schedules),
         "last": _last(newest, now),
-        "seeded": seeded_in(newest) or any(line.seeded for line in lines),
     }
 
 
@@ -130,6 +130,10 @@ def _coming(schedule: Json, now: datetime) -> dict[str, str]:
         "in": text.until(schedule["next_due"], now),
         "paused": "paused" if schedule.get("paused") else "",
     }
+
+
+def any_seeded(runs: Sequence[Json]) -> bool:
+    return any(run.get("seeded") for run in runs)
 
 
 def _last(newest: Sequence[Json], now: datetime) -> RunRow | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,14 +10,15 @@ from starlette.requests import Request
 from dashboards import text
 from dashboards.api import Api, Json
 from dashboards.pages.shown import Shown
-from dashboards.series import all_histories, history_href, seeded_in
+from dashboards.series import all_histories, history_href
 
 CHANGES = ("5", "10", "20")
 
 
 async def page(request: Request, api: Api) -> Shown:
-    series, histories = await asyncio.gather(api.get("history", "series"), all_histories(api, limit=200))
-    return Shown(template="machines.html", context=machines_page(series["machines"], histories))
+    overview = await all_histories(api, limit=200)
+    context = machines_page(overview.machines, overview.histories)
+    return Shown(template="machines.html", context={**context, "seeded": overview.seeded})
 
 
 def machines_page(machines: Sequence[Json], histories: Sequence[Json]) -> dict[str, Any]:
@@ -29,7 +29,6 @@ def machines_page(machines: Sequence[Json], histories: Sequence[Json]) -> dict[s
         "facts": [(name, [_fact(item, name) for item in machines], differs(machines, name)) for name in facts],
         "noise": [_noise(history, noise) for history in histories for noise in history["noise"]],
         "changes": CHANGES,
-        "seeded": any(seeded_in(history["points"]) for history in histories),
     }
 
 

@@ -14,7 +14,7 @@ from dashboards import text
 from dashboards.api import Api, Json
 from dashboards.pages.history import compare_href
 from dashboards.pages.shown import Shown
-from dashboards.series import SLOWER, all_histories, history_href, seeded_in
+from dashboards.series import SLOWER, all_histories, history_href
 
 LIMIT = 200
 
@@ -54,16 +54,16 @@ class Suspect:
 
 
 async def page(request: Request, api: Api) -> Shown:
-    histories, notes = await asyncio.gather(all_histories(api, limit=LIMIT), api.items("annotations"))
+    overview, notes = await asyncio.gather(all_histories(api, limit=LIMIT), api.items("annotations"))
     everything = request.query_params.get("show") == "all"
-    suspects = suspects_of(histories, notes, datetime.now(UTC))
+    suspects = suspects_of(overview.histories, notes, datetime.now(UTC))
     context: dict[str, Any] = {
         "suspects": [suspect for suspect in suspects if everything or suspect.open],
         "open": sum(suspect.open for suspect in suspects),
         "all": len(suspects),
         "everything": everything,
-        "series": len(histories),
-        "seeded": any(seeded_in(history["points"]) for history in histories),
+        "series": len(overview.histories),
+        "seeded": overview.seeded,
     }
     return Shown(template="regressions.html", context=context)
 

@@ -28,7 +28,7 @@ async def page(request: Request, api: Api) -> Shown:
         api.get("queue"),
         api.items("scenarios"),
         api.items("suites"),
-        api.items("webhooks"),
+        api.allowed_items("webhooks"),
     )
     firings = await asyncio.gather(
         *(api.items("schedules", item["id"], "firings", limit=FIRINGS) for item in schedules)
@@ -40,7 +40,7 @@ async def page(request: Request, api: Api) -> Shown:
         "queue": queue,
         "targets": [(f"suite:{item['name']}", f"suite {item['name']}") for item in suites]
         + [(f"scenario:{item['name']}", item["name"]) for item in scenarios],
-        "webhooks": webhooks,
+        "webhooks": webhooks or [],
         "overlaps": OVERLAPS,
         "seeded": False,
     }

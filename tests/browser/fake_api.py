@@ -195,6 +195,9 @@ class FakeApi:
         self.session: Json = dict(fake_service.EVERYBODY)
         self.queue: Json = {"queued": 0, "running": 1, "halted": False}
         self.series = fake_history.series()
+        self.machine_changed = True
+        self.forbidden: set[str] = set()
+        self.broken: dict[str, JSONResponse] = {}
         self.posted: list[tuple[str, dict[str, str], Json]] = []
         self.refusal: JSONResponse | None = None
         self.streams: set[asyncio.Queue[Json | None]] = set()
@@ -293,6 +296,10 @@ class FakeApi:
             return JSONResponse(self.session)
         if self.session["role"] is None:
             return problem(401, "Unauthorized", "sign in with a token")
+        if name in self.forbidden:
+            return problem(403, "Forbidden", "this needs the role admin")
+        if name in self.broken:
+            return self.broken[name]
         if name == "queue":
             return JSONResponse(self.queue)
         items = {"scenarios": self.scenarios, "fault-kinds": self.kinds, "workloads": WORKLOADS, **self.lists}.get(name)
@@ -304,11 +311,14 @@ class FakeApi:
 
     async def history(self, request: Request) -> Response:
         query = request.query_params
+        if self.session["role"] is None:
+            return problem(401, "Unauthorized", "sign in with a token")
         if request.url.path.endswith("series"):
             return JSONResponse(self.series)
         if query["scenario"] not in {item["scenario"] for item in self.series["items"]}:
             return problem(404, "Not Found", f"there is no history of {query['scenario']!r}")
-        return JSONResponse(fake_history.history(query["scenario"], query["metric"], int(query.get("limit", 200))))
+        found = fake_history.history(query["scenario"], query["metric"], int(query.get("limit", 200)))
+        return JSONResponse(found if self.machine_changed else {**found, "breaks": []})
 
     async def comparisons(self, request: Request) -> Response:
         base, head = request.query_params["base"], request.query_params["head"]

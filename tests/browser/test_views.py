@@ -1,0 +1,234 @@
+"""Each view as a reader without a script gets it, and what holds for all of them."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+
+from dashboards import text
+from tests.browser import fake_history, fake_service
+from tests.browser.fake_api import FakeApi, iso, problem
+from tests.browser.views import VIEWS
+
+
+async def body(pages: httpx.AsyncClient, path: str, status: int = 200) -> str:
+    answer = await pages.get(path)
+    assert answer.status_code == status, answer.text
+    return html.unescape(answer.text).replace(text.THIN, " ")
+
+
+class _Outline(HTMLParser):
+    """What a screen reader would find its way by."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def of(self, *names: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag in names]
+
+
+@pytest.mark.parametrize("path", VIEWS)
+async def test_every_view_can_be_read_without_seeing_it(pages: httpx.AsyncClient, path: str) -> None:
+    raw = (await pages.get(path)).text
+    outline = _Outline(raw)
+    assert len(outline.of("h1")) == 1, "one heading says what the page is"
+    assert len(outline.of("table")) == len(outline.of("caption"))
+    labelled = {label.get("for") for label in outline.of("label")}
+    for field in outline.of("input", "select"):
+        named = field.get("aria-label") or field.get("id") in labelled or field.get("type") in ("hidden", "radio")
+        inside = re.search(rf'<label[^>]*>(?:(?!</label>).)*name="{re.escape(str(field.get("name")))}"', raw, re.DOTALL)
+        assert named or inside, f"nobody says what {field} is"
+    ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
+    assert len(ids) == len(set(ids)), "an id names one thing"
+    assert not re.search(r">\s*None\s*<|\bundefined\b", raw)
+
+
+@pytest.mark.parametrize("path", [path for path in VIEWS if path != "/login"])
+async def test_the_way_to_every_view_stands_on_every_view(pages: httpx.AsyncClient, path: str) -> None:
+    page = await body(pages, path)
+    for section in ("Home", "Runs", "History", "Heatmap", "Compare", "Regressions", "Faults", "Machines", "Settings"):
+        assert f">{section}</a>" in page
+    assert page.split("</nav>")[0].count('aria-current="page"') == 1
+    assert "Halt now" in page, "all faults can be taken back from everywhere"
+
+
+@pytest.mark.parametrize("path", [path for path in VIEWS if path != "/login"])
+async def test_a_halt_is_said_on_every_view(api: FakeApi, pages: httpx.AsyncClient, path: str) -> None:
+    api.lists["halts"] = [fake_service.halt()]
+    page = await body(pages, path)
+    assert "Faults are halted" in page and "the switch is being replaced" in page
+
+
+async def test_home_says_what_is_red_and_why(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.runs[2]["created_at"] = iso(4000)
+    api.runs[2]["error"] = "twin: a loss differs at step 41"
+    page = await body(pages, "/")
+    assert "kill-in-backward: FAIL" in page and "a loss differs at step 41" in page
+    assert "every-six-hours is stale" in page and "no service was running" in page
+    assert "in 2 h" in page and "next: nightly" in page
+    assert "demo" in page and "disturbed run" in page, "what runs now"
+    assert page.count("<polyline") == 2, "a line for each series"
+
+
+async def test_home_is_calm_when_nothing_is_red(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.lists["schedules"] = api.lists["schedules"][:1]
+    page = await body(pages, "/")
+    assert "Nothing. In the last 24 hours no run failed" in page
+
+
+async def test_a_level_that_rose_is_red_until_it_falls(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    assert "became slower" not in await body(pages, "/"), "another machine came since: there is nothing to compare with"
+    api.machine_changed = False
+    page = await body(pages, "/")
+    assert "stop-one became slower: +25 %" in page and "recovery 1 200 ms → 1 500 ms" in page
+
+
+async def test_the_history_shows_every_trial_and_where_the_level_changed(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/history?scenario=stop-one")
+    assert page.count('href="/trials/t-stop-one-') == 30 * 5
+    assert "+25 %" in page and f"/compare?base={fake_history.code(11)}&head={fake_history.code(12)}" in page
+    assert "other machine (cpu: EPYC 7B13 -> EPYC 9B14)" in page and "kernel updated" in page
+    lost = await body(pages, "/history?scenario=kill-one")
+    assert "4/5" in lost and ">✗</a>" in lost, "a trial that did not recover is never left out"
+
+
+async def test_a_view_of_the_history_is_a_permalink(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/history?scenario=stop-one&metric=detect&limit=30&y=log")
+    assert "<option selected>detect</option>" in page and "<option selected>stop-one</option>" in page
+    assert '"type":"log"' in page
+    assert "/history?scenario=stop-one&fault=stop&metric=detect&limit=30&view=phases&y=log" in page
+
+
+async def test_an_unknown_scenario_is_said_in_words(pages: httpx.AsyncClient) -> None:
+    assert "there is no history of 'nope'" in await body(pages, "/history?scenario=nope", 404)
+
+
+async def test_a_comparison_shows_ratio_interval_verdict_and_points(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/compare?base=aaaaaaaaaaaa&head=bbbbbbbbbbbb")
+    assert "×1.24" in page and "[1.17, 1.33]" in page and "confirmed" in page
+    assert "head was measured with uncommitted changes" in page
+    assert "9/10 → 9/10" in page and "To decide it takes about 34 trials on each side." in page
+    assert page.count('class="lane strip"') == 6 and "✗" in page
+    assert "phoenix compare --ab A B --scenario stop-one" in page
+    assert page.index("What decides") < page.index("detect"), "phases explain and stand below"
+
+
+async def test_a_revision_without_trials_is_said_in_words(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/compare?base=nothing&head=main")
+    assert "no trial of 'nothing' is known" in page and "What there is to compare" in page
+
+
+async def test_the_heatmap_has_a_column_for_each_session(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/heatmap")
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", page, re.DOTALL)
+    assert [row.count("<td") for row in rows] == [30, 30]
+    assert rows[0].count("heat-failed") == 1 and "heat-6" in rows[1]
+    assert "heat-6" not in rows[1].split("</td>")[25], "another machine has a level of its own"
+
+
+async def test_regressions_are_open_until_they_are_over(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/regressions")
+    assert "stop-one" in page and "+25 %" in page and "✗ open" in page and "kill-one" not in page.split("<main")[1]
+
+
+async def test_the_fault_console_strikes_the_run_that_trains(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.kinds[1] |= {"supported": False, "unsupported_reason": "no permission to stop processes"}
+    api.faults[1] |= {"ttl_s": 60.0}
+    page = await body(pages, "/faults")
+    assert 'data-post="/api/v1/runs/r3/faults"' in page and "1 of 2 kinds" in page
+    assert "Freeze process (not on this host)" in page and "no permission to stop processes" in page
+    assert page.count(">Take back<") == 1, "what lasts can be taken back; a kill cannot"
+    for phase in ("forward", "backward", "gradient_sync", "optimizer", "reconstruct"):
+        assert f"<option>{phase}</option>" in page
+
+
+async def test_without_a_run_the_console_says_how_to_get_one(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.runs = []
+    page = await body(pages, "/faults")
+    assert "No run trains now" in page and "phoenix inject process_kill --rank 2 --dry-run" in page
+
+
+async def test_schedules_say_when_what_and_what_became_of_it(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/schedules")
+    assert "0 2 * * * (Europe/Berlin)" in page and "02:00 CET" in page and "nightly, 5 trials" in page
+    assert "every 6 h 0 min" in page and "Paused: the machine is lent" in page
+    assert "bench-2" in page and "gone" in page
+
+
+async def test_machines_say_where_they_differ_and_what_their_noise_costs(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/machines")
+    assert "EPYC 7B13" in page and page.count("≠") == 1
+    assert "8.0 %" in page and "more than 1000" in page and ">18<" in page
+
+
+async def test_settings_show_tokens_without_their_secret(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/settings")
+    assert "valid" in page and "expired" in page and "revoked" in page and "1 min ago" in page
+    assert "the team's chat" in page and "the receiver said 503" in page
+    assert "run.submit" in page
+
+
+async def test_a_viewer_sees_no_form_that_would_be_refused(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.session |= {"role": "viewer", "required": True, "name": "guest"}
+    api.forbidden = {"tokens", "webhooks", "audit"}
+    for path in VIEWS:
+        page = await body(pages, path)
+        assert re.findall(r'data-(?:post|delete)="([^"]+)"', page) in ([], ["/api/v1/session"], ["/api/v1/session"] * 2)
+    assert "needs the role admin" in await body(pages, "/settings")
+
+
+async def test_who_has_not_signed_in_is_sent_to_do_so_and_comes_back(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.session |= {"role": None, "required": True, "authenticated": False, "name": None}
+    answer = await pages.get("/history?scenario=stop-one")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fhistory%3Fscenario%3Dstop-one")
+    page = await body(pages, answer.headers["location"])
+    assert 'data-follow="/history?scenario=stop-one"' in page
+    for evil in ("//evil.example", "/\\evil.example", "https:%2F%2Fevil.example"):
+        assert 'data-follow="/"' in await body(pages, f"/login?next={evil}")
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/", "phoenix demo"),
+        ("/runs", "phoenix serve"),
+        ("/history", "curl -X POST http://pages/api/v1/runs"),
+        ("/heatmap", "curl -X POST http://pages/api/v1/runs"),
+        ("/compare", "phoenix compare --ab main HEAD"),
+        ("/regressions", "/schedules#new"),
+        ("/faults", "phoenix inject"),
+        ("/schedules", "curl -X POST http://pages/api/v1/schedules"),
+        ("/machines", "phoenix doctor"),
+        ("/settings", "phoenix tokens create"),
+    ],
+)
+async def test_an_empty_view_says_what_fills_it(
+    api: FakeApi, pages: httpx.AsyncClient, path: str, command: str
+) -> None:
+    api.runs, api.series = [], {"items": [], "codes": [], "machines": []}
+    api.lists = {name: [] for name in api.lists}
+    assert command in await body(pages, path)
+
+
+async def test_made_up_data_is_called_so(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    assert "Made-up data" not in await body(pages, "/runs")
+    for run in api.runs:
+        run["seeded"] = True
+    api.series["seeded"] = True
+    for path in ("/", "/runs", "/runs/r3", "/trials/t-r3", "/history", "/heatmap", "/regressions", "/machines"):
+        assert "Made-up data" in await body(pages, path), path
+    assert "Made-up data" in await body(pages, "/compare?base=aaaaaaaaaaaa&head=bbbbbbbbbbbb")
+
+
+async def test_a_page_that_the_service_refuses_says_so(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.broken = {"schedules": problem(500, "Broken", "the disk is full")}
+    assert "the disk is full" in await body(pages, "/schedules", 502)
