@@ -336,6 +336,10 @@ class FakeApi:
             return JSONResponse({"dry_run": True, "kind": body["kind"], "would": would})
         if request.url.path.endswith("/faults"):
             return JSONResponse({"id": "f3", "state": "REQUESTED", **body}, 202)
+        if request.url.path.endswith("/halts") and body.get("dry_run"):
+            hit = {"run": "r3", "fault": "f2", "kind": "process_stop", "worker": "w1"}
+            waits = {"run": "r3", "fault": "f3", "kind": "process_kill"}
+            return JSONResponse({"dry_run": True, "would": {"runs": ["r3"], "reverts": [hit], "withdraws": [waits]}})
         if request.url.path.endswith("/tokens"):
             return JSONResponse({"id": "tok-9", "token": "phx_shown_once", **body}, 201)
         return JSONResponse(run_json("r3"), 202)

@@ -8,8 +8,10 @@ from collections.abc import Collection
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser import fake_service
 from tests.browser.conftest import Site, Watched
 from tests.browser.fake_api import problem, step_json
+from tests.browser.views import VIEWS
 
 pytestmark = pytest.mark.browser
 
@@ -18,11 +20,20 @@ once = pytest.mark.parametrize("watched", [(1280, "light")], indirect=True, ids=
 twice = pytest.mark.parametrize("watched", [(1280, "light"), (390, "dark")], indirect=True, ids=["wide", "narrow"])
 
 
-@pytest.mark.parametrize("path", ["/", "/?state=QUEUED", "/trials/t-r1"])
-def test_pages_fit_their_window(watched: Watched, path: str) -> None:
+@once
+@pytest.mark.parametrize("path", VIEWS)
+def test_every_view_fits_and_can_be_read(watched: Watched, path: str) -> None:
+    """In both widths and both themes, without loading it anew: nothing may depend on how a view was first seen."""
     page = watched.open(path)
-    expect(page.locator("h1").first).to_be_visible()
-    assert watched.overflow() == 0
+    expect(page.locator("h1")).to_be_attached()
+    for chart in page.locator(".chart").all():
+        expect(chart.locator(".main-svg").first).to_be_visible()
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert watched.overflow() == 0, f"at {width} px"
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            assert page.evaluate(CONTRAST) == [], f"{theme} at {width} px"
 
 
 def test_the_chart_is_drawn_with_its_points_and_faults(watched: Watched) -> None:
@@ -228,6 +239,115 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/r3", "/trials/t-r1"])
-def test_text_has_contrast(watched: Watched, path: str) -> None:
-    assert watched.open(path).evaluate(CONTRAST) == []
+@once
+def test_a_trial_of_the_history_is_a_click_away(watched: Watched) -> None:
+    page = watched.open("/history?scenario=stop-one")
+    expect(page.locator(".chart .main-svg").first).to_be_visible()
+    dots = page.locator(".chart .scatterlayer .trace").first.locator(".point")
+    expect(dots).to_have_count(150)
+    expect(page.locator(".chart .annotation-text")).to_have_text(["+25 %", "other machine", "note"])
+    page.evaluate("document.querySelector('.chart').emit('plotly_click', {points: [{customdata: '/trials/t-r1'}]})")
+    page.wait_for_url("**/trials/t-r1")
+
+
+@twice
+def test_all_faults_are_halted_from_any_page(watched: Watched, site: Site) -> None:
+    page = watched.open("/machines")
+    page.get_by_text("Halt faults").click()
+    page.get_by_label("Reason", exact=True).fill("the switch is being replaced")
+    assert watched.overflow() == 0
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator("#halt-answer")).to_contain_text(
+        "Taken back: process_stop on w1 (r3). Withdrawn: process_kill (r3)."
+    )
+    site.api.lists["halts"] = [fake_service.halt()]
+    page.get_by_role("button", name="Halt now").click()
+    expect(page.locator("#frame-notes")).to_contain_text("Faults are halted")
+    (_, _, dry), (path, _, wet) = site.api.posted
+    assert (path, wet) == ("/api/v1/halts", {"reason": "the switch is being replaced"})
+    assert dry == {**wet, "dry_run": True}
+
+
+@once
+def test_a_halt_is_released_with_a_reason(watched: Watched, site: Site) -> None:
+    site.api.lists["halts"] = [fake_service.halt()]
+    page = watched.open("/faults")
+    page.get_by_label("Reason for the release").fill("it is replaced")
+    page.get_by_role("button", name="Release the halt").click()
+    expect(page.locator("#release-answer")).to_contain_text("Released")
+    assert site.api.posted[0][0] == "/api/v1/halts/h1/release"
+
+
+@once
+def test_a_fault_in_a_recovery_and_faults_at_random(watched: Watched, site: Site) -> None:
+    site.api.kinds[0]["triggers"] = ["now", "recovery_phase", "poisson", "trace"]
+    site.api.kinds[0]["targets"] = ["node"]
+    page = watched.open("/faults")
+    page.get_by_label("Node").select_option("n2")
+    page.get_by_label("In a recovery").check()
+    page.get_by_label("Phase of the recovery").select_option("restore")
+    page.get_by_role("button", name="Inject fault").click()
+    expect(page.locator("#fault-answer")).to_contain_text("Accepted")
+    page.get_by_label("At random").check()
+    page.get_by_role("button", name="Inject fault").click()
+    page.get_by_label("At given times").check()
+    page.get_by_label("Seconds, separated by commas").fill("1.5, 9")
+    page.get_by_role("button", name="Inject fault").click()
+    page.wait_for_function("document.querySelectorAll('button:disabled').length === 0")
+    assert [(body["target"], body["trigger"]) for _, _, body in site.api.posted] == [
+        ({"node": "n2"}, {"recovery_phase": "restore"}),
+        ({"node": "n2"}, {"poisson": {"mtbf_s": 30, "count": 3}}),
+        ({"node": "n2"}, {"trace": [1.5, 9]}),
+    ]
+
+
+@once
+def test_a_schedule_is_made(watched: Watched, site: Site) -> None:
+    page = watched.open("/schedules")
+    page.get_by_label("Name").fill("weekly")
+    page.get_by_label("Runs", exact=True).select_option("suite:nightly")
+    page.get_by_label("Trials of it each time").fill("5")
+    page.get_by_label("Cron expression").fill("0 3 * * 0")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("#new-answer")).to_contain_text("It stands in the list.")
+    page.get_by_label("When").select_option("interval")
+    expect(page.get_by_label("Cron expression")).to_be_hidden()
+    page.get_by_label("Seconds between two").fill("7200")
+    page.get_by_role("button", name="Make it").click()
+    page.wait_for_function("document.querySelectorAll('button:disabled').length === 0")
+    cron, interval = (body for _, _, body in site.api.posted)
+    shared = {"name": "weekly", "run": {"suite": "nightly", "trials": 5}, "overlap": "skip"}
+    assert cron == {**shared, "kind": "cron", "cron": "0 3 * * 0", "timezone": "UTC"}
+    assert interval == {**shared, "kind": "interval", "every_s": 7200}
+
+
+@once
+def test_a_token_is_shown_once_and_changes_carry_the_csrf_value(watched: Watched, site: Site) -> None:
+    site.api.session |= {"required": True, "csrf": "c5rf"}
+    page = watched.open("/settings")
+    page.get_by_label("Name", exact=True).fill("ci")
+    page.get_by_label("Role").select_option("operator")
+    page.locator("form[data-post='/api/v1/tokens'] button").click()
+    expect(page.locator("#token-answer")).to_contain_text("phx_shown_once")
+    path, headers, body = site.api.posted[0]
+    assert (path, body) == ("/api/v1/tokens", {"name": "ci", "role": "operator"})
+    assert headers["x-csrf-token"] == "c5rf"
+
+
+@once
+def test_signing_in_leads_back(watched: Watched, site: Site) -> None:
+    page = watched.open("/login?next=%2Fmachines")
+    page.get_by_label("Token").fill("phx_secret")
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/machines")
+    assert site.api.posted[0][0] == "/api/v1/session"
+    assert site.api.posted[0][2] == {"token": "phx_secret"}
+
+
+@once
+def test_a_printed_page_is_light_and_has_no_forms(watched: Watched) -> None:
+    page = watched.open("/faults")
+    page.emulate_media(media="print", color_scheme="dark")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    expect(page.locator("#fault-form")).to_be_hidden()
+    expect(page.locator("#halt-menu")).to_be_hidden()
