@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
 
-.PHONY: help demo serve test check bench bench-peers gpu soak clean
+.PHONY: help demo serve test check docs bench bench-peers gpu soak clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -39,6 +39,10 @@ check: $(DEV)  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
+
+docs: $(DEV)  ## write docs/reference/ from the code, and the pictures of the pages
+	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.screenshots
 
 bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, goodput, into benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery

@@ -20,7 +20,7 @@ CHECKS = {
     "recovered": "every recovery went through all its phases",
     "twin": "losses and final digest equal the undisturbed run of the same seed, bit for bit",
     "agreement": "all ranks end with the same state",
-    "no_leak": "nothing of the trial is left on the machine",
+    "no_leak": "no process, socket, memory, namespace, mount or file is left behind",
     "attribution": "the detector named those that were hit, for a cause that fits, and nobody else",
     "data_once": "each rank used its data in order, none twice and none left out",
 }
