@@ -55,8 +55,8 @@ def rest() -> str:
         NOTE,
         str(document["info"].get("description", "")),
         "",
-        "Errors are problem documents (RFC 9457): `type`, `title`, `status`, `detail`, `instance`, and `errors` for fields. "
-        "The OpenAPI document is at `/openapi.json` of a running service.",
+        "Errors are problem documents (RFC 9457): `type`, `title`, `status`, `detail`, `instance`, and `errors` for "
+        "fields. The OpenAPI document is at `/openapi.json` of a running service.",
         "",
     ]
     by_tag: dict[str, list[tuple[str, str, Json]]] = {}
@@ -160,7 +160,9 @@ def _help(command: list[str]) -> str:
         run = [sys.executable, "-m", "phoenix_core", "run", "--help"]
         return subprocess.run(run, capture_output=True, text=True, check=True, env=environment).stdout.strip()
     answer = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": WIDTH, "TERMINAL_WIDTH": WIDTH})
-    return "\n".join(line.rstrip() for line in answer.output.strip().splitlines()).replace("Usage: root", "Usage: phoenix")
+    return "\n".join(line.rstrip() for line in answer.output.strip().splitlines()).replace(
+        "Usage: root", "Usage: phoenix"
+    )
 
 
 # --- scenario files --------------------------------------------------------------------------------------------------
@@ -175,7 +177,9 @@ def scenario_file() -> str:
     for part in ("target", "trigger"):
         forms = faults["properties"][part]["oneOf"]
         lines += ["", f"## {part.capitalize()}s", ""]
-        lines += [f"- `{{{', '.join(_pair(name, rule) for name, rule in form['properties'].items())}}}`" for form in forms]
+        lines += [
+            f"- `{{{', '.join(_pair(name, rule) for name, rule in form['properties'].items())}}}`" for form in forms
+        ]
     lines += ["", "## Kinds of fault", ""]
     for kind in FAULT_KINDS.values():
         document = kind.to_json()
@@ -226,8 +230,8 @@ def events() -> str:
         "# Events",
         "",
         NOTE,
-        "One JSON object per line, one file per process: `kind`, `at` (monotonic ns), `host`, `boot`, and where they apply "
-        "`node`, `worker`, `generation`, `rank`, `step`; the rest is in `data`.",
+        "One JSON object per line, one file per process: `kind`, `at` (monotonic ns), `host`, `boot`, and where they "
+        "apply `node`, `worker`, `generation`, `rank`, `step`; the rest is in `data`.",
         "",
         "| kind | what happened |",
         "| --- | --- |",

@@ -41,6 +41,7 @@ def play(night: Night, trial: SeededTrial) -> SeededResult:
         stage.emit("injector", "fault_missed", fault=fault.id, kind=fault.kind, reason=reason)
     else:
         stage.strike()
+    stage.end()
     finished = trial.started + timedelta(seconds=stage.seconds)
     events = sorted((event for part in stage.files.values() for event in part), key=lambda event: event.at)
     return SeededResult(events=stage.files, result=_result(trial, events, finished.isoformat()), seconds=stage.seconds)
@@ -122,6 +123,12 @@ class _Stage:
             self.step(step, generation=2)
         self.emit("coordinator", "job_finished", outcome="completed", reason="every rank executed its last step")
 
+    def end(self) -> None:
+        """The undisturbed twin takes as long as the run; of it only the beginning and the end are told."""
+        for part, seconds in (("twin", self.seconds), ("checks", 0.4), ("done", 0.0)):
+            self.emit("injector", "trial_phase", part=part)
+            self.pass_s(seconds)
+
     def _inject(self, victim: str, step: int) -> None:
         fault = self._trial.scenario.faults[0]
         phase = str(fault.trigger.to_json().get("phase", "forward"))
@@ -143,6 +150,10 @@ class _Stage:
         self.emit("coordinator", "failure_detected", node=node, worker=victim, rank=self.target, cause=cause, **new)
         self.emit("coordinator", "spare_assigned", worker=spare, rank=self.target, **new)
         self.emit(f"agent-{node}", "worker_exited", node=node, worker=victim, pid=20_000, code=-9)
+        if stopped:
+            fault = self._trial.scenario.faults[0]
+            over = {"fault": fault.id, "kind": fault.kind, "alive": False, "reason": "the process has ended"}
+            self.emit("injector", "fault_reverted", worker=victim, rank=self.target, **over)
         survivors = [(rank, worker) for rank, worker in enumerate(self.ranks) if worker != victim]
         self.ranks[self.target] = spare
         self._form(2, [self.target], spares=[])

@@ -1,0 +1,223 @@
+"""Puts the story on disk and into the database, as real trials would have left it.
+
+Trial directories first, rows after; the newest nights with all their events, the older ones as retention leaves them:
+specification, result and recoveries, without events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from chaos.record import TrialDirectory
+from chaos.scenario import Scenario
+from chaos.verdict import worst
+from service import catalog, store
+from service.database import Database
+from service.hub import Hub
+from service.ingest import TrialReader, replace_recoveries
+from service.seeding.script import SeededResult, play
+from service.seeding.story import NIGHTS, SCENARIOS, Night, SeededTrial, nights
+from service.states import FaultState, RunState
+from service.tables import FaultRow, Run, Trial
+
+SUITE: Final = "nightly"
+KEPT_NIGHTS: Final = 5
+SEED: Final = 20261130
+
+
+class SeedingError(Exception):
+    """The message says why this database is not filled, and what to do instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded:
+    """How much was written."""
+
+    nights: int
+    trials: int
+
+
+def last_night(now: datetime) -> datetime:
+    """The newest two o'clock (UTC) by which a night can be over."""
+    begun = now.astimezone(UTC).replace(hour=2, minute=0, second=0, microsecond=0)
+    return begun if now - begun > timedelta(hours=1) else begun - timedelta(days=1)
+
+
+def seed(
+    directory: Path,
+    database: Database,
+    *,
+    last: datetime,
+    count: int = NIGHTS,
+    number: int = SEED,
+    told: Callable[[str], None] = lambda line: None,
+) -> Seeded:
+    """Fill an empty data directory. Raises SeedingError for one that holds runs: made-up ones stay by themselves."""
+    with database.read() as session:
+        if session.scalars(select(Run.id).limit(1)).first() is not None:
+            raise SeedingError(
+                f"{directory} already holds runs, and made-up ones never go beside real ones; choose another "
+                "directory with --dir"
+            )
+    scenarios = {name: catalog.scenario_named(name) for name in SCENARIOS}
+    told_nights = list(nights(scenarios, seed=number, last=last, count=count))
+    written = 0
+    for night in told_nights:
+        kept = night.started > last - timedelta(days=KEPT_NIGHTS)
+        written += _write_night(directory, database, night, kept=kept)
+        told(f"{night.started:%Y-%m-%d}  commit {night.commit[:9]}  {len(night.trials)} trials")
+    return Seeded(nights=len(told_nights), trials=written)
+
+
+def _write_night(directory: Path, database: Database, night: Night, *, kept: bool) -> int:
+    run = f"seed-{night.started:%m%d}-{night.commit[:6]}"
+    plays = [(trial, play(night, trial)) for trial in night.trials]
+    places = [directory / "trials" / f"{run}-{number}" for number in range(1, len(plays) + 1)]
+    for place, (trial, played) in zip(places, plays, strict=True):
+        _write_directory(place, night, trial, played, kept=kept)
+    with database.write() as session:
+        _add_rows(session, run, night, plays, places, kept=kept)
+    if kept:
+        for place in places:
+            TrialReader(database, Hub(), run, place.name, place).read()
+    return len(plays)
+
+
+# --- the directories -------------------------------------------------------------------------------------------------
+
+
+def _write_directory(place: Path, night: Night, trial: SeededTrial, played: SeededResult, *, kept: bool) -> None:
+    directory = TrialDirectory(place)
+    events = directory.run.events if kept else directory.path
+    events.mkdir(parents=True)
+    spec = {
+        "trial": place.name,
+        "scenario": trial.scenario.to_json(),
+        "seed": trial.scenario.seed,
+        "commit": night.commit,
+        "dirty": False,
+        "diff": None,
+        "versions": {"python": "3.11.9", "torch": "2.13.0+cpu"},
+        "machine": dict(night.machine),
+        "boot": night.boot,
+        "created_at": _iso(trial.started),
+        "seeded": True,
+    }
+    # Not atomically, as a trial would: there is nobody yet who could read half of it, and thousands of flushes.
+    directory.spec_file.write_text(json.dumps(spec, indent=1))
+    directory.result_file.write_text(json.dumps(played.result.to_json(), indent=1))
+    if kept:
+        for process, written in played.events.items():
+            (events / f"{process}.jsonl").write_text("".join(event.to_json() + "\n" for event in written))
+
+
+# --- the rows --------------------------------------------------------------------------------------------------------
+
+
+def _add_rows(
+    session: Session,
+    name: str,
+    night: Night,
+    plays: Sequence[tuple[SeededTrial, SeededResult]],
+    places: Sequence[Path],
+    *,
+    kept: bool,
+) -> None:
+    ends = [trial.started + timedelta(seconds=played.seconds) for trial, played in plays]
+    last_trial, last = plays[-1]
+    run = Run(
+        id=name,
+        suite=SUITE,
+        seeded=True,
+        archived_at=None if kept else max(ends),
+        reason="made up by phoenix demo --seed-data",
+        state=RunState.FINISHED,
+        verdict=worst(played.result.verdict for _, played in plays),
+        part="done",
+        step=last.result.steps_committed - 1,
+        commit=night.commit,
+        dirty=False,
+        created_at=night.started,
+        started_at=night.started,
+        finished_at=max(ends),
+        workload=last_trial.scenario.workload,
+        nodes=last_trial.scenario.cluster.nodes,
+        ranks_per_node=last_trial.scenario.cluster.ranks_per_node,
+        spares=last_trial.scenario.cluster.spares,
+        **_of_scenario(last_trial.scenario),
+    )
+    session.add(run)
+    session.flush()
+    for number, (place, ended, (trial, played)) in enumerate(zip(places, ends, plays, strict=True), start=1):
+        row = Trial(
+            id=place.name,
+            run_id=name,
+            number=number,
+            position=run.seq * store.POSITIONS + number,
+            commit=night.commit,
+            dirty=False,
+            directory=str(place),
+            state=RunState.FINISHED,
+            spawned=True,
+            verdict=played.result.verdict,
+            checks={check: found.to_json() for check, found in played.result.checks.items()},
+            started_at=trial.started,
+            finished_at=ended,
+            **_of_scenario(trial.scenario),
+        )
+        session.add(row)
+        session.flush()
+        session.add_all(_faults(row, trial, played))
+        replace_recoveries(session, row.id, [recovery.to_json() for recovery in played.result.recoveries])
+
+
+def _of_scenario(scenario: Scenario) -> dict[str, Any]:
+    """The columns that runs and trials share."""
+    return {
+        "scenario": scenario.name,
+        "document": scenario.to_json(),
+        "runtime": scenario.runtime,
+        "seed": scenario.seed,
+        "steps": scenario.steps,
+    }
+
+
+def _faults(row: Trial, trial: SeededTrial, played: SeededResult) -> Iterator[FaultRow]:
+    """With the receipt that the events hold: of an archived night nobody could read it any more."""
+    receipts = ("fault_injected", "fault_missed")
+    written = [event for event in played.events["injector"] if event.kind in receipts]
+    for seq, fault in enumerate(trial.scenario.faults):
+        told = next(event for event in written if event.data["fault"] == fault.id)
+        fired = told.kind == "fault_injected"
+        yield FaultRow(
+            trial_id=row.id,
+            run_id=row.run_id,
+            id=fault.id,
+            seq=seq,
+            kind=fault.kind,
+            target=fault.target.to_json(),
+            trigger=fault.trigger.to_json(),
+            params=dict(fault.params),
+            live=False,
+            delivered=True,
+            state=FaultState.INJECTED if fired else FaultState.MISSED,
+            detail=None if fired else told.data.get("reason"),
+            requested_at=trial.started,
+            injected_at=told.at if fired else None,
+            worker=told.worker,
+            rank=told.rank,
+            pid=told.data.get("pid"),
+            fidelity=told.data.get("fidelity"),
+        )
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
