@@ -29,7 +29,7 @@ from service.states import FaultState, RunState
 from service.tables import FaultRow, Run, Trial
 
 SUITE: Final = "nightly"
-KEPT_NIGHTS: Final = 5
+KEPT_NIGHTS: Final = 3
 SEED: Final = 20261130
 
 
