@@ -113,12 +113,13 @@ def _open_change(history: Json) -> Json | None:
 
 def _sparks(points: Sequence[Json]) -> list[Spark]:
     known = [point["median"] for point in points if point["median"] is not None]
-    top = 1.15 * max(known, default=1.0)
+    # From below its least: the shape is what it is for, and the numbers stand beside it. Noise must not look like news.
+    top, bottom = 1.05 * max(known, default=1.0), 0.75 * min(known, default=0.0)
     width = 100 / max(1, len(points))
     return [
         Spark(
             x=width * (index + 0.5),
-            y=None if point["median"] is None else 100 * (1 - point["median"] / top),
+            y=None if point["median"] is None else 100 * (top - point["median"]) / (top - bottom),
             failed=bool(point["not_recovered"]) or point["succeeded"] < len(point["trials"]),
         )
         for index, point in enumerate(points)

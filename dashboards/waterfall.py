@@ -163,7 +163,7 @@ def _clock(commits: Sequence[float], span: float) -> _Clock:
     if len(commits) < 2 or span <= 0:
         return _Clock(first=0.0, last=span)
     step = statistics.median(later - earlier for earlier, later in itertools.pairwise(commits))
-    margin = max(0.3 * span, min(2.5 * step, span))
+    margin = min(max(0.25 * span, 1.1 * step), 0.4 * span)
     return _Clock(first=max(-margin, min(commits[0], 0.0)), last=min(span + margin, max(commits[-1], span)))
 
 
