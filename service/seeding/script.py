@@ -109,7 +109,7 @@ class _Stage:
         for step in range(struck):
             self.step(step, generation=1)
         for rank, worker in enumerate(self.ranks):
-            where = {"node": f"n{worker[1:]}", "worker": worker, "rank": rank, "generation": 1}
+            where: dict[str, Any] = {"node": f"n{worker[1:]}", "worker": worker, "rank": rank, "generation": 1}
             self.emit(worker, "phase_entered", step=struck, phase="forward", **where)
         self.pass_s(0.4 * self._trial.step_s)
         victim, spare = self.ranks[self.target], f"w{self.world}"
@@ -142,7 +142,8 @@ class _Stage:
 
     def _recover(self, victim: str, spare: str, step: int) -> None:
         """Each phase ends with its own instant, so that the timeline has the lengths of the story."""
-        phases, new = self._trial.phases, {"generation": 2}
+        phases = self._trial.phases
+        new: dict[str, Any] = {"generation": 2}
         stopped = self._trial.scenario.faults[0].kind == "process_stop"
         self.pass_s(phases[Phase.DETECT])
         cause = "stopped" if stopped else "exit"
@@ -152,7 +153,12 @@ class _Stage:
         self.emit(f"agent-{node}", "worker_exited", node=node, worker=victim, pid=20_000, code=-9)
         if stopped:
             fault = self._trial.scenario.faults[0]
-            over = {"fault": fault.id, "kind": fault.kind, "alive": False, "reason": "the process has ended"}
+            over: dict[str, Any] = {
+                "fault": fault.id,
+                "kind": fault.kind,
+                "alive": False,
+                "reason": "the process has ended",
+            }
             self.emit("injector", "fault_reverted", worker=victim, rank=self.target, **over)
         survivors = [(rank, worker) for rank, worker in enumerate(self.ranks) if worker != victim]
         self.ranks[self.target] = spare
@@ -174,7 +180,7 @@ class _Stage:
         self.pass_s(length)
         for index, (rank, worker) in enumerate(who, start=1):
             at = start + int((0.55 + 0.45 * index / len(who)) * (self.at - start))
-            place = {"node": f"n{worker[1:]}", "worker": worker, "generation": 2, "rank": rank}
+            place: dict[str, Any] = {"node": f"n{worker[1:]}", "worker": worker, "generation": 2, "rank": rank}
             self.emit(worker, kind, at=at, **place, **data)
 
     def _form(self, generation: int, joining: list[int], *, spares: list[str]) -> None:

@@ -32,7 +32,7 @@ def test_every_view_fits_and_can_be_read(watched: Watched, path: str) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         for theme in ("light", "dark"):
-            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=theme)
             assert page.evaluate(CONTRAST) == [], f"{theme} at {width} px"
 
 
