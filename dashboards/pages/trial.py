@@ -34,18 +34,18 @@ async def page(request: Request, api: Api) -> Shown:
     run, timeline, faults = await asyncio.gather(
         api.get("runs", trial["run"]),
         api.get("trials", trial["id"], "timeline"),
-        api.items("runs", trial["run"], "faults"),
+        api.items("runs", trial["run"], "faults", trial=trial["id"]),
     )
     resumed = sorted({r["resume_step"] for r in timeline["recoveries"] if r.get("resume_step") is not None})
-    around = await asyncio.gather(*(_steps_around(api, trial["id"], step) for step in resumed[:MOST_RECOVERIES]))
+    around = await asyncio.gather(*(_steps_around(api, trial, step) for step in resumed[:MOST_RECOVERIES]))
     steps = list({step["step"]: step for part in around for step in part}.values())
     context = trial_page(trial, timeline, faults, steps, datetime.now(UTC))
     return Shown(template="trial.html", context={**context, "seeded": bool(run.get("seeded"))})
 
 
-async def _steps_around(api: Api, trial: str, step: int) -> list[Json]:
-    first = max(-1, step - STEPS_BEFORE - 1)
-    return await api.items("trials", trial, "steps", after=first, limit=STEPS_BEFORE + STEPS_AFTER + 1)
+async def _steps_around(api: Api, trial: Json, step: int) -> list[Json]:
+    first, most = max(-1, step - STEPS_BEFORE - 1), STEPS_BEFORE + STEPS_AFTER + 1
+    return await api.items("runs", trial["run"], "steps", trial=trial["id"], after=first, limit=most)
 
 
 def trial_page(

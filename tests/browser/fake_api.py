@@ -286,8 +286,6 @@ class FakeApi:
             return problem(404, "Not Found", f"there is no trial {request.path_params['id']!r}")
         if request.path_params.get("part") == "timeline":
             return JSONResponse({"trial": f"t-{run['id']}", "run": run["id"], "recoveries": self.recoveries})
-        if request.path_params.get("part") == "steps":
-            return self.page_of_steps(request)
         return JSONResponse(self.trial(run))
 
     async def listed(self, request: Request) -> Response:
