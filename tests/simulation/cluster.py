@@ -161,6 +161,7 @@ class Node:
         self.alive = self.connected = True
         self.witness = Witness()
         self._suspected: set[str] = set()
+        self._gpu_reports: list[dict[str, Any]] = []
 
     def command(self, message: dict[str, Any]) -> None:
         if not self.alive:
@@ -203,6 +204,14 @@ class Node:
             self._suspected.add(worker.name)
             self.send({"op": "suspected", "worker": worker.name, "cause": cause, "detail": detail})
 
+    def saw_xid(self, worker: Worker, action: Action) -> None:
+        """Of the GPU that the worker uses, or would use: its process goes on."""
+        workers = [worker.name] if worker.name in self.witness.local_ranks() else []
+        report = {"workers": workers, "error": "Xid", "xids": [79], "action": action.value}
+        if self.alive and (workers or action is not Action.RESPAWN):
+            self._gpu_reports.append({"op": "gpu_failed", "node": self.name, **report})
+            self.up.send(self.cluster.at_coordinator, self._gpu_reports[-1])
+
     def send(self, message: dict[str, Any]) -> None:
         if self.alive:
             self.witness.said(message["worker"], message)
@@ -219,6 +228,8 @@ class Node:
             clock, rng = self.cluster.clock, self.cluster.rng
             self.up, self.down = (Link(clock, rng, delay) for delay in self._delays)
             self.up.send(self.cluster.coordinator.hello, self.name, self.witness.accounts())
+            for report in self._gpu_reports:
+                self.up.send(self.cluster.at_coordinator, report)
 
     def cut_off(self, seen_after_s: float) -> None:
         """The connection is lost. The coordinator sees it at once or late; the agent after `seen_after_s`."""
@@ -435,6 +446,8 @@ class Cluster:
                 error = {"error": "CUDA error", "code": 700, "xids": [31], "action": action.value}
                 victim.send("device_failed", **error)
                 node.process_died(victim, 70)
+            case "gpu":
+                node.saw_xid(victim, self.rng.choice((Action.RESPAWN, Action.QUARANTINE_GPU, Action.QUARANTINE_NODE)))
             case "agent":
                 node.cut_off(0.0)
                 node.end()

@@ -23,7 +23,7 @@ IN_A_RECOVERY: Final = ("start", "build", "quiesce", "offered", "planned", "fetc
 
 KINDS: Final = ("kill",) * 8 + (
     "hang", "hang", "stop", "stop", "silent", "pause", "pause", "agent", "agent", "partition", "partition", "peer_link",
-    "coordinator", "coordinator", "cut", "cut", "reset", "device", "device",
+    "coordinator", "coordinator", "cut", "cut", "reset", "device", "device", "gpu", "gpu",
 )  # fmt: skip
 
 

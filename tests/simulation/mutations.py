@@ -336,6 +336,14 @@ MUTATIONS.append(
 )
 
 
+@plant("who is waited for and is taken out is made up for", Membership, "_device_failed")
+def _wait_for_the_fenced(device_failed: Code, self: Membership, event: Any, now: float) -> Any:
+    """A node is quarantined on which nobody has a rank, and who waits for its workers goes on to wait."""
+    if any(worker in self.members and self.members[worker].alive for worker in event.workers):
+        return device_failed(self, event, now)
+    return self._quarantine.struck(event, self.members, self._rank_of)[1]
+
+
 @plant("nobody is blamed for what befell another", phoenix_core.membership, "late_in_recovery")
 def _blame_all(_: Code, ranks: Any, expected: Any, offered: Any, restored: Any, __: object) -> Any:
     """All ranks that are not restored are blamed for the one that builds for ever."""
