@@ -14,13 +14,16 @@ _STALLS: Final = ("stopped", "silent", "no_progress", "hang")
 
 # What a detector may rightly call a fault of this kind; of a kind that is not here, any cause will do.
 CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "process_kill": ("exit",),
-    "process_stop": _STALLS,
+    "process_kill": ("exit", "node_lost"),
+    "process_stop": ("node_lost", *_STALLS),
+    "process_terminate": ("exit", "node_lost"),
+    "process_oom": ("exit",),
     "process_exception": ("exit", "device_error"),
     "process_segfault": ("exit",),
     "process_abort": ("exit",),
     "gil_hold": _STALLS,
     "native_hang": _STALLS,
+    "collective_hang": _STALLS,
     "gpu_xid": ("device_error", "exit", *_STALLS),
     "network_partition": ("node_lost", *_STALLS),
 }

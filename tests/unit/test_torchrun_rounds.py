@@ -84,5 +84,5 @@ def test_together_they_make_a_whole_recovery() -> None:
 
 
 def _split(fields: dict[str, Any]) -> dict[str, Any]:
-    named = {name: fields[name] for name in ("worker", "rank", "generation", "step") if name in fields}
+    named: dict[str, Any] = {name: fields[name] for name in ("worker", "rank", "generation", "step") if name in fields}
     return {**named, "data": {name: value for name, value in fields.items() if name not in named}}
