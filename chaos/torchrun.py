@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from chaos.errors import TargetGone
 from chaos.injectors.process import open_identified
+from chaos.procfs import start_ticks
 from chaos.roster import WorkerInfo
 from chaos.watch import EventWatch
 from phoenix_core.events import Event, EventWriter
@@ -96,6 +97,7 @@ class Observer:
             signal.signal(number, self._noted)
         self._tell("job_started", world_size=self._rounds.world_size, spares=0)
         torchrun = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *arguments])
+        self._tell("agent_started", node="n0", pid=torchrun.pid, start_ticks=start_ticks(torchrun.pid))
         with EventWatch(self._events) as watch:
             while (code := torchrun.poll()) is None:
                 growth = watch.fileno()

@@ -41,7 +41,7 @@ class ProcessStop:
 
 
 class ProcessTerminate:
-    """SIGTERM, and SIGKILL after the grace, or when reverted before: nobody can be told to go back on a SIGTERM."""
+    """SIGTERM, and SIGKILL after the grace; who is reverted before is spared it, though not told to stay."""
 
     kind: Final[FaultKind] = PROCESS_TERMINATE
 
@@ -76,6 +76,7 @@ class _Signalled:
         # Which processes they were is news only where the target was more than one.
         proof = {"processes": len(self._pidfds)} if worker.others else None
         self.injection = receipt(fault, kind, worker, at, proof)
+        self._ends_at = at + round((ttl_s or 0.0) * 1e9)
         if ttl_s is None:
             self.close()
 
@@ -88,11 +89,14 @@ class _Signalled:
         if not self._pidfds or self._reverted_by is None:
             return Reverted(alive=False)
         living = self._living()
-        with contextlib.suppress(ProcessLookupError):
-            self._send(self._reverted_by)
+        spared = self._reverted_by is signal.SIGKILL and time.monotonic_ns() < self._ends_at
+        if not spared:
+            with contextlib.suppress(ProcessLookupError):
+                self._send(self._reverted_by)
         self.close()
         if self._reverted_by is signal.SIGKILL:
-            return Reverted(alive=False, proof={"killed_after_grace": len(living)})
+            killed = 0 if spared else len(living)
+            return Reverted(alive=bool(living) and spared, proof={"killed_after_grace": killed})
         stat = process_stat(self.injection.pid)
         return Reverted(alive=bool(living) and stat is not None and not stat.ended)
 

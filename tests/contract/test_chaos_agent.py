@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from chaos.agent.mailbox import DIRECTORY
+from chaos.agent.mailbox import DIRECTORY, SNAPSHOTS
 from chaos.checkout import import_path
 from chaos.errors import TargetGone
 from chaos.faults import PlannedFault
@@ -82,6 +82,29 @@ while True:
     time.sleep(0.001)
 """
 
+# Keeps states of two other ranks, in the class that the environment names; the first count is of bits that are set.
+KEEPER = """
+import mmap, sys, time
+file = open(sys.argv[1], "r+b")
+page = mmap.mmap(file.fileno(), 16)
+class Kept:
+    def __init__(self):
+        self.states = {1: bytes(100), 2: memoryview(bytearray(1000))}
+    def boundaries(self):
+        return {1: (3, 4), 2: (4,)}
+    def get(self, owner, boundary):
+        assert boundary == 4
+        return self.states[owner]
+kept, step = Kept(), 0
+while True:
+    step += 1
+    page[:8] = sum(byte.bit_count() for state in kept.states.values() for byte in state).to_bytes(8, "little")
+    page[8:16] = step.to_bytes(8, "little")
+    time.sleep(0.001)
+"""
+
+TOLD = {SNAPSHOTS: "__main__:Kept"}
+
 
 class Victim:
     """A process with an agent in it."""
@@ -94,7 +117,12 @@ class Victim:
         prefix = ["-m", "chaos.agent"] if agent else []
         self.process = subprocess.Popen(
             [sys.executable, *prefix, str(script), str(self._counts), *arguments],
-            env={**os.environ, "PYTHONPATH": import_path(), DIRECTORY: str(self.part.agents)},
+            env={
+                **os.environ,
+                "PYTHONPATH": import_path(),
+                DIRECTORY: str(self.part.agents),
+                SNAPSHOTS: "__main__:Kept",
+            },
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -238,6 +266,17 @@ def test_files_of_checkpoints_are_slow_and_no_others(tmp_path: Path) -> None:
             assert victim.moves("steps") is not slow and victim.moves("beats")
             assert active.revert().proof == {"operations": int(slow)}
             assert victim.moves("steps")
+
+
+def test_one_bit_of_each_kept_state_flips_or_of_the_one_that_was_named(tmp_path: Path) -> None:
+    with Victim(tmp_path, KEEPER) as victim:
+        flipped: Any = victim.inject("snapshot_bitflip").injection.proof["flipped"]
+        assert [(one["owner"], one["boundary"], one["of"]) for one in flipped] == [(1, 4, 100), (2, 4, 1000)]
+        wait_until(lambda: victim.beats == 2, "both states have a bit set")
+        victim.inject("snapshot_bitflip", of_rank=2)
+        wait_until(lambda: victim.beats != 2, "one of them has another, or the same one again")
+        with pytest.raises(TargetGone, match="no state of such a rank"):
+            victim.inject("snapshot_bitflip", of_rank=9)
 
 
 def test_where_no_agent_runs_the_fault_is_missed_with_the_reason(tmp_path: Path) -> None:

@@ -157,7 +157,12 @@ def test_who_is_told_to_go_and_does_not_is_killed_when_the_grace_is_over() -> No
     injector = INJECTORS["process_terminate"]
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as deaf:
         assert deaf.stdout is not None and deaf.stdout.readline()
-        active = inject(injector, planned(injector), worker_of(deaf))
+        spared = inject(injector, planned(injector), worker_of(deaf))
+        assert spared.over == "" and spared.revert().alive
+        fault = replace(planned(injector), params={"ttl_s": 0.1})
+        active = inject(injector, fault, worker_of(deaf))
+        over = active.injection.at + 100_000_000
+        wait_until(lambda: time.monotonic_ns() > over, "the grace is over")
         assert active.over == "" and deaf.poll() is None
         assert active.revert().proof == {"killed_after_grace": 1}
     assert deaf.returncode == -signal.SIGKILL
