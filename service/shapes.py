@@ -242,6 +242,7 @@ class FaultKindShape(Shape):
     lasting: bool
     fidelity: str
     scope: str
+    quiet: bool
     params_schema: Json
     targets: list[str]
     triggers: list[str]

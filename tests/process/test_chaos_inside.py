@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.faults import Rank
 from chaos.record import Result, TrialDirectory
 from chaos.scenario import load_scenario
 from chaos.trial import run_trial
@@ -30,7 +31,7 @@ def trial(run_dir: Path, name: str, **changes: object) -> Result:
 def test_who_does_not_come_to_a_collective_is_found_and_replaced(run_dir: Path) -> None:
     whole = load_scenario(SCENARIOS / "collective-hang.yaml")
     cluster = replace(whole.cluster, nodes=2)
-    faults = tuple(replace(fault, target=replace(fault.target, rank=1)) for fault in whole.faults)  # type: ignore[call-arg]
+    faults = tuple(replace(fault, target=Rank(rank=1)) for fault in whole.faults)
     result = trial(run_dir, "collective-hang", cluster=cluster, faults=faults, checks=("fired", "recovered", "no_leak"))
     assert result.verdict is Verdict.PASS, result.to_json()
     (recovery,) = result.recoveries
