@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from chaos.kinds import FAULT_KINDS, Scope
 from chaos.scenario import CHECKS
 from chaos.verdict import Verdict
 from phoenix_core.events import Event
@@ -45,11 +47,12 @@ def outcomes(events: Iterable[Event]) -> list[FaultOutcome]:
 
 
 def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -> FaultOutcome:
+    ended = _taken_back(fault, events)
     detected = next(
         (
             event
             for event in events
-            if event.kind == "failure_detected" and event.worker == fault.worker and event.at >= fault.at
+            if event.kind == "failure_detected" and event.worker == fault.worker and fault.at <= event.at <= ended
         ),
         None,
     )
@@ -62,6 +65,18 @@ def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -
     ]
     recovery = next(iter(own + shared), None)
     return FaultOutcome(fault=fault, recovery=recovery, detected=detected, hit=phase_hit(fault, events))
+
+
+def _taken_back(fault: Event, events: Sequence[Event]) -> float:
+    """When its process was as before again; what happens to that worker later has another reason. Else never."""
+    kind = FAULT_KINDS.get(str(fault.data.get("kind")))
+    if kind is None or kind.scope not in (Scope.PROCESS, Scope.TRAINING):
+        return math.inf  # a network or a GPU that is well again may still be taken for failed by who looks late
+    name = fault.data.get("fault")
+    back = (
+        e for e in events if e.kind == "fault_reverted" and e.data.get("fault") == name and e.data.get("alive") is True
+    )
+    return next((event.at for event in back), math.inf)
 
 
 def _with_replacements(found: Sequence[FaultOutcome], events: Sequence[Event]) -> list[FaultOutcome]:

@@ -100,17 +100,16 @@ def _begins_a_recovery(event: Event) -> bool:
 
 
 def _faults_of(events: Sequence[Event], failures: Sequence[Event]) -> dict[int, Event]:
-    """Fault per index of `failures`: the failure of the same worker first, else the next in time."""
+    """Fault per index of `failures`: the latest that hit the same worker, else the first that explains nothing yet."""
+    faults = [event for event in events if event.kind == "fault_injected"]
     matched: dict[int, Event] = {}
     for same_worker in (True, False):
-        for fault in (event for event in events if event.kind == "fault_injected"):
-            if any(fault is other for other in matched.values()):
-                continue
-            for index, failure in enumerate(failures):
-                fits = failure.at >= fault.at and index not in matched
-                if fits and (failure.worker == fault.worker or not same_worker):
-                    matched[index] = fault
-                    break
+        for index, failure in enumerate(failures):
+            free = [fault for fault in faults if not any(fault is other for other in matched.values())]
+            before = [fault for fault in free if fault.at <= failure.at]
+            fits = [fault for fault in before if fault.worker == failure.worker or not same_worker]
+            if fits and index not in matched:
+                matched[index] = fits[-1] if same_worker else fits[0]
     return matched
 
 

@@ -192,6 +192,12 @@ def test_without_a_fault_the_clock_starts_at_the_last_sign_of_life() -> None:
     assert recovery.phases_s[Phase.DETECT] == pytest.approx(0.015)
 
 
+def test_of_two_faults_on_a_worker_the_later_one_explains_its_failure() -> None:
+    """The first was a slow step, say, that nobody had to notice."""
+    slow = event("fault_injected", 900, worker="w1", rank=1, fault="slow", kind="straggle")
+    assert the_only([slow, *a_kill()]).fault == "f1"
+
+
 def test_a_failed_spare_starts_no_recovery() -> None:
     assert recoveries([event("failure_detected", 5, worker="w9", generation=0, cause="process_exit")]) == []
 
