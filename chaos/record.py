@@ -197,6 +197,16 @@ class TrialDirectory:
         """Append a live request: the JSON of a PlannedFault with its id under `fault`."""
         self._append(request)
 
+    def request_revert(self, fault: str, reason: str) -> None:
+        self._append({"revert": fault, "reason": reason})
+
+    def request_halt(self, halt: str, reason: str) -> None:
+        """Every fault is taken back and none may begin until this halt is released."""
+        self._append({"halt": halt, "reason": reason})
+
+    def request_release(self, halt: str, reason: str) -> None:
+        self._append({"release": halt, "reason": reason})
+
     def request_cancel(self, reason: str) -> None:
         self._append({"cancel": True, "reason": reason})
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.client import Client
-from service.context import address_in
+from service.context import running_in
 
 READY_S = 60.0
 CANCEL_S = 90.0
@@ -33,6 +33,7 @@ class BackgroundService:
 
     def __init__(self, directory: Path, port: int, *, keep: bool, files: Sequence[Path] = ()) -> None:
         """Raises StartError where the data directory cannot be used."""
+        self.secret = ""
         self._directory = directory
         self._log = directory / LOG_NAME
         arguments = ["serve", "--port", str(port), "--dir", str(directory)]
@@ -61,11 +62,12 @@ class BackgroundService:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise StartError(self._said() or f"the service ended at once; see {self._log}")
-            url = address_in(self._directory, of=self._process.pid)
-            if url is not None:
-                with Client(url, timeout_s=2.0) as client:
+            running = running_in(self._directory)
+            if running is not None and running.pid == self._process.pid:
+                with Client(running.url, timeout_s=2.0) as client:
                     if client.ready():
-                        return url
+                        self.secret = running.secret
+                        return running.url
             time.sleep(0.05)
         raise StartError(f"the service did not answer within {READY_S:.0f} s; see {self._log}")
 

@@ -15,13 +15,9 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from service import comparing_cli
-from service.client import Client, ClientError
+from service.commands import access, archive, runs, safety, schedules
+from service.commands.common import INTERRUPTED, AsJson, DatabaseUrl, Directory, database_url, fail
 from service.settings import DEFAULT_PORT, LOOPBACK, Settings, SettingsError, data_directory
-
-USAGE = 2
-UNKNOWN = 3
-INTERRUPTED = 130
-EXIT_OF = {"PASS": 0, "FAIL": 1, "UNKNOWN": UNKNOWN}
 
 app = typer.Typer(
     name="phoenix",
@@ -32,10 +28,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Directory = Annotated[
-    Path | None, typer.Option("--dir", help="Data directory (else PHOENIX_HOME, else ~/.local/share/phoenix).")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+for command in (
+    safety.inject,
+    safety.revert,
+    safety.halt,
+    runs.submit,
+    runs.runs,
+    runs.cancel,
+    archive.export,
+    archive.prune,
+):
+    app.command()(command)
+app.command("import")(archive.import_)
+app.add_typer(access.app, name="tokens")
+app.add_typer(schedules.app, name="schedule")
 
 
 comparing_cli.add_to(app)
@@ -82,11 +88,18 @@ def demo(
 
 @app.command()
 def serve(
-    host: Annotated[str, typer.Option(help=f"Only {LOOPBACK}: the service has no tokens yet.")] = LOOPBACK,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that others reach needs a token: phoenix tokens create.")
+    ] = LOOPBACK,
     port: Annotated[int, typer.Option("--port", help="Port to listen on (0: any free one).")] = DEFAULT_PORT,
     directory: Directory = None,
     allow_file: Annotated[
         list[Path] | None, typer.Option("--allow-file", help="A training data file that requests may name.")
+    ] = None,
+    database: DatabaseUrl = None,
+    max_active: Annotated[int, typer.Option(min=1, help="Trials that may run at the same time on this machine.")] = 1,
+    keep_days: Annotated[
+        float | None, typer.Option(min=0.0, help="Runs that ended longer ago lose their events (else: never).")
     ] = None,
     attached: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -99,6 +112,9 @@ def serve(
             directory=home,
             host=host,
             port=port,
+            database_url=database_url(database),
+            max_active=max_active,
+            keep_days=keep_days,
             allowed_files=frozenset(str(path.absolute()) for path in allow_file or []),
             extra_runtimes=os.environ.get("PHOENIX_RUNTIMES", ""),
         )
@@ -108,7 +124,7 @@ def serve(
 
         serve_until_stopped(settings, attached=attached, ready=ready)
     except SettingsError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @app.command()
@@ -156,47 +172,6 @@ def nightly(
 
 
 @app.command()
-def inject(
-    kind: Annotated[str, typer.Argument(help="Kind of fault, such as process_kill; `phoenix doctor` lists them.")],
-    run_id: Annotated[str | None, typer.Option("--run", help="The run (else: the one that is running).")] = None,
-    rank: Annotated[int | None, typer.Option(help="Hit the worker that holds this rank.")] = None,
-    random_rank: Annotated[bool, typer.Option("--random-rank", help="Hit any rank.")] = False,
-    spare: Annotated[bool, typer.Option("--spare", help="Hit a parked spare.")] = False,
-    node: Annotated[str | None, typer.Option(help="Hit all processes of a node, such as n1.")] = None,
-    coordinator: Annotated[bool, typer.Option("--coordinator", help="Hit the coordinator.")] = False,
-    store: Annotated[bool, typer.Option("--store", help="Hit the launcher, which holds the store.")] = False,
-    at_step: Annotated[int | None, typer.Option(help="When the rank begins this step.")] = None,
-    after: Annotated[float | None, typer.Option(help="After this many seconds.")] = None,
-    phase: Annotated[str | None, typer.Option(help="When the rank enters this training phase.")] = None,
-    param: Annotated[list[str] | None, typer.Option(help="name=value, such as ttl_s=30 (repeatable).")] = None,
-    reason: Annotated[str, typer.Option(help="Why; kept with the fault.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be hit.")] = False,
-    server: Annotated[str | None, typer.Option(help="Address of the service.")] = None,
-    directory: Directory = None,
-    as_json: AsJson = False,
-) -> None:
-    """Inject a fault into a running run, over REST."""
-    from service.inject import Request, describe, target_of, trigger_of
-
-    try:
-        with Client(server or _address(directory)) as client:
-            request = Request(
-                kind=kind,
-                target=target_of(
-                    rank=rank, node=node, random_rank=random_rank, spare=spare, coordinator=coordinator, store=store
-                ),
-                trigger=trigger_of(at_step=at_step, after_s=after, phase=phase),
-                params=tuple(param or ()),
-                reason=reason,
-                dry_run=dry_run,
-            )
-            answer = request.send(client, run_id)
-    except (ClientError, ValueError) as error:
-        _fail(str(error), code=USAGE)
-    typer.echo(json.dumps(answer) if as_json else describe(answer))
-
-
-@app.command()
 def doctor(directory: Directory = None, as_json: AsJson = False) -> None:
     """Say what this machine can inject, and why not."""
     from service.doctor import examine, render
@@ -219,17 +194,6 @@ def schema(
 def _run_runtime(arguments: list[str]) -> NoReturn:
     """Becomes the runtime's launcher: same process, so same signals and same exit code."""
     os.execv(sys.executable, [sys.executable, "-m", "phoenix_core", "run", *arguments])
-
-
-def _address(directory: Path | None) -> str:
-    from service.context import address_in
-
-    return address_in(data_directory(directory)) or f"http://{LOOPBACK}:{DEFAULT_PORT}"
-
-
-def _fail(message: str, *, code: int = USAGE) -> NoReturn:
-    typer.echo(f"phoenix: {message}", err=True)
-    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -5,43 +5,84 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError
 
-from service.database import Database
+from service import queue, tokens
+from service.callers import Role
+from service.clockwork import Clockwork
+from service.database import Database, DatabaseError
 from service.executor import Executor
+from service.gate import Gate
+from service.host import Host
 from service.hub import Hub
-from service.settings import Settings, SettingsError
+from service.loops import Loop
+from service.metrics import Metrics
+from service.settings import LOOPBACK, Settings, SettingsError
+from service.webhooks import Postman
 
 LOCK_NAME = "service.lock"
+# How late a schedule may fire, and a message be sent, while nothing else is in the way.
+CLOCK_S = 0.5
 
 
 class Service:
     """Owns the data directory while it is open: two services on one directory would start runs twice."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics | None = None) -> None:
         """Raises SettingsError where the directory cannot be used or another service uses it."""
         self.settings = settings
-        self._lock = _own(settings)
+        self.metrics = metrics or Metrics()
+        self.gate = Gate(open_house=settings.local)
+        self._lock = _own(settings, self.gate.secret)
         try:
-            self.database = _opened(settings)
+            self.database = opened_database(settings)
+            _refuse_strangers(settings, self.database)
         except SettingsError:
             os.close(self._lock)
             raise
         self.hub = Hub()
-        self.executor = Executor(settings, self.database, self.hub)
+        self.host = Host()
+        self.metrics.observe(self.database, settings)
+        self.executor = Executor(settings, self.database, self.hub, queue.identity(settings.directory))
+        self.clockwork = Clockwork(settings, self.database)
+        self.postman = Postman(self.database)
+        self._loops = (
+            Loop("clockwork", CLOCK_S, self.clockwork.tick),
+            Loop("postman", CLOCK_S, self.postman.tick),
+        )
+
+    def start(self) -> None:
+        """Follow trials, fire schedules, deliver messages: from now on by threads of its own."""
+        self.executor.start()
+        for loop in self._loops:
+            loop.start()
 
     def close(self) -> None:
         self.hub.close()
+        self.postman.stopping = True
+        for loop in self._loops:
+            loop.stop()
+        self.postman.close()
         self.executor.stop()
         self.database.close()
         os.close(self._lock)
 
 
-def address_in(directory: Path, *, of: int | None = None) -> str | None:
-    """Where the service that uses this data directory answers; None if none is running (or not process `of`)."""
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A service that runs on a data directory. `secret` is a token for whoever can read that directory."""
+
+    pid: int
+    url: str
+    secret: str
+
+
+def running_in(directory: Path) -> Running | None:
+    """The service that uses this data directory now."""
     try:
         descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -51,27 +92,52 @@ def address_in(directory: Path, *, of: int | None = None) -> str | None:
         return None  # Nobody holds it: what the file says is from an earlier service.
     except BlockingIOError:
         said = json.loads(os.read(descriptor, 4096) or b"{}")
-        return str(said["url"]) if said and of in (None, said["pid"]) else None
+        return Running(pid=said["pid"], url=str(said["url"]), secret=str(said.get("secret", ""))) if said else None
     finally:
         os.close(descriptor)
 
 
-def _opened(settings: Settings) -> Database:
+def address_in(directory: Path) -> str | None:
+    """Where the service that uses this data directory answers; None if none is running."""
+    running = running_in(directory)
+    return None if running is None else running.url
+
+
+def _refuse_strangers(settings: Settings, database: Database) -> None:
+    """Raises SettingsError for a service that other machines reach and that nobody could administer."""
+    if settings.local:
+        return
+    with database.read() as session:
+        if tokens.count_valid(session, Role.ADMIN) > 0:
+            return
+    database.close()
+    raise SettingsError(
+        f"a service on {settings.host} can be reached by others, so each request needs a token, and there is none of "
+        f"an admin yet. Make one first: phoenix tokens create NAME --role admin (or use --host {LOOPBACK})"
+    )
+
+
+def opened_database(settings: Settings) -> Database:
     """The database with the newest schema. Raises SettingsError on a full disk or for a file that is none of ours."""
-    database = Database(settings.url)
+    try:
+        database = Database(settings.url)
+    except DatabaseError as error:
+        raise SettingsError(str(error)) from None
     try:
         database.migrate()
     except (DBAPIError, CommandError, OSError) as error:
         database.close()
-        reason = error.orig if isinstance(error, DBAPIError) else error
-        raise SettingsError(
-            f"cannot use the database {database.engine.url!r}: {reason}; make room if the disk is full "
-            "(`phoenix doctor` tells), or choose another data directory with --dir"
-        ) from None
+        reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
+        advice = (
+            "is the server running, and the name and password right? Choose with --database URL"
+            if database.postgres
+            else "make room if the disk is full (`phoenix doctor` tells), or choose another data directory with --dir"
+        )
+        raise SettingsError(f"cannot use the database {database.engine.url!r}: {reason}; {advice}") from None
     return database
 
 
-def _own(settings: Settings) -> int:
+def _own(settings: Settings, secret: str) -> int:
     directory = settings.directory
     try:
         settings.trials.mkdir(parents=True, exist_ok=True)
@@ -87,10 +153,9 @@ def _own(settings: Settings) -> int:
             f"another service already uses the data directory {directory} (it answers at {where}); "
             "use that one, stop it, or choose another directory with --dir"
         ) from None
-    url = f"http://{settings.host}:{settings.port}"
     try:
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps({"pid": os.getpid(), "url": url}).encode())
+        os.write(descriptor, json.dumps({"pid": os.getpid(), "url": settings.address, "secret": secret}).encode())
     except OSError as error:
         os.close(descriptor)
         raise _unusable(directory, error) from None

@@ -28,7 +28,7 @@ from service import catalog
 from service.background import BackgroundService, StartError
 from service.client import Client, ClientError
 from service.demo_view import Scene, View, fault_line, healed, view_for
-from service.doctor import trouble_with
+from service.files import trouble_with
 from service.report import document, recovery_table, verdict_text
 from service.settings import DEFAULT_PORT, LOOPBACK
 
@@ -97,7 +97,7 @@ def run_demo(options: Options) -> int:
         try:
             service = BackgroundService(options.directory, options.port, keep=options.keep, files=files)
             url = service.wait_ready()
-            code = _with_service(options, url)
+            code = _with_service(options, url, service.secret)
             stay = options.keep
             if stay and not options.as_json:
                 print(f"The service stays at {url}; end it with: kill {service.pid}")
@@ -122,10 +122,10 @@ def _trouble(options: Options) -> str:
     return trouble_with(options.directory)
 
 
-def _with_service(options: Options, url: str) -> int:
+def _with_service(options: Options, url: str, secret: str) -> int:
     view = view_for(as_json=options.as_json)
     run: Json = {}
-    with Client(url) as client:
+    with Client(url, token=secret) as client:
         try:
             run = _submit(client, options)
             view.say(f"PHOENIX demo: run {run['id']} at {url}/runs/{run['id']}")

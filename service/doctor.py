@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -16,15 +15,13 @@ from pathlib import Path
 
 from chaos import cgroups
 from chaos.cluster.abilities import abilities
-from chaos.disk import trouble as no_disk
-from chaos.kinds import FAULT_KINDS, Scope
+from chaos.kinds import FAULT_KINDS
 from chaos.kinds_process import CPU_THROTTLE, PROCESS_OOM
-from chaos.kinds_storage import DISK_FULL
 from chaos.nvml.build import no_gpus
+from service.files import trouble_with
+from service.host import trouble_with_kind
 
 _SHARED_MEMORY = Path("/dev/shm")
-# The events of the demo and their copy in the database take a few megabytes.
-LEAST_FREE = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +82,8 @@ def _findings(directory: Path) -> Iterator[Finding]:
         PROCESS_OOM.kind: (cgroups.trouble("memory"), "its address space is limited in place of that"),
         CPU_THROTTLE.kind: (cgroups.trouble("cpu"), "it is stopped and resumed in place of that"),
     }
-    refused = {DISK_FULL.kind: no_disk()}
     for kind in FAULT_KINDS.values():
-        trouble = gpus if kind.scope is Scope.GPU else can.trouble(kind.kind) or refused.get(kind.kind, "")
+        trouble = trouble_with_kind(kind, lambda: can)
         detail = trouble or f"{kind.title.lower()} ({kind.fidelity.value})"
         lacks, instead = otherwise.get(kind.kind, ("", ""))
         detail += f"; {lacks}: {instead}" if lacks else ""
@@ -131,21 +127,3 @@ def _loopback() -> Finding:
 def _data(directory: Path) -> Finding:
     trouble = trouble_with(directory)
     return Finding(name="data directory", ok=not trouble, detail=trouble or str(directory))
-
-
-def trouble_with(directory: Path) -> str:
-    """Why runs cannot be kept in this directory (which need not exist yet), in a sentence; empty if they can."""
-    nearest = next(path for path in (directory, *directory.parents) if os.path.exists(path))
-    choose = "choose another data directory with --dir"
-    if not nearest.is_dir():
-        return f"{nearest} is a file and no directory; {choose}"
-    try:
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
-        space = os.statvfs(nearest)
-    except OSError as error:
-        return f"{nearest} cannot be written: {error.strerror}; {choose}"
-    free = space.f_bavail * space.f_frsize
-    if free < LEAST_FREE:
-        return f"{nearest}: only {free >> 20} MiB are free, {LEAST_FREE >> 20} are needed; make room, or {choose}"
-    return ""

@@ -6,6 +6,7 @@ with its own Origin; both are refused before any route sees them.
 
 from __future__ import annotations
 
+import json
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -31,7 +32,13 @@ def only_known_parameters(request: Request) -> None:
             raise Problem(422, "unknown-parameter", f"there is no query parameter {name!r}: {hint}")
 
 
-def only_json(request: Request) -> None:
+def only_text(request: Request) -> None:
+    """Refuse a NUL in path or query: no name has one, and PostgreSQL takes none."""
+    if "\0" in request.url.path or any("\0" in f"{name}{value}" for name, value in request.query_params.multi_items()):
+        raise Problem(422, "invalid-request", "the address holds a NUL character; nothing here has one in its name")
+
+
+async def only_json(request: Request) -> None:
     """Refuse a body that does not say that it is JSON: it would not be read, and all of its fields be missing."""
     headers = request.headers
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
@@ -40,6 +47,21 @@ def only_json(request: Request) -> None:
         said = f"not {kind}" if kind else "which is missing"
         hint = "the body must be JSON, and the header Content-Type must say so: application/json"
         raise Problem(415, "not-json", f"{hint}, {said} (curl: -H 'Content-Type: application/json')")
+    if has_body and b"\\u" in (body := await request.body()):
+        _refuse_unstorable(body)
+
+
+def _refuse_unstorable(body: bytes) -> None:
+    """JSON can carry NUL characters and halves of surrogate pairs, which are no text that can be kept."""
+    try:
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        raise Problem(422, "invalid-request", "the body holds half of a surrogate pair, which is no text") from None
+    except (ValueError, RecursionError):
+        return  # Whoever reads it says what is wrong with it.
+    if "\\u0000" in text:
+        raise Problem(422, "invalid-request", "the body holds a NUL character (\\u0000), which cannot be kept")
 
 
 def _query_names(dependant: Dependant) -> set[str]:
@@ -48,9 +70,12 @@ def _query_names(dependant: Dependant) -> set[str]:
 
 
 class LocalOnly:
-    """ASGI middleware; `names` are the host names under which this service may be addressed."""
+    """ASGI middleware; `names` are the host names under which this service may be addressed (None: any).
 
-    def __init__(self, app: ASGIApp, names: frozenset[str] = LOCAL_NAMES) -> None:
+    Any name will do where every request needs a token: a page under a name of its own has no cookie of ours.
+    """
+
+    def __init__(self, app: ASGIApp, names: frozenset[str] | None = LOCAL_NAMES) -> None:
         self.app = app
         self.names = names
 
@@ -62,12 +87,50 @@ class LocalOnly:
 
     def _refusal(self, method: str, headers: Headers) -> str:
         host = headers.get("host", "")
-        if (urlsplit(f"//{host}").hostname or "") not in self.names:
+        if self.names is not None and _host_name(host) not in self.names:
             return f"this service answers to 127.0.0.1 and localhost, not to {host!r}"
         origin = headers.get("origin")
-        if method not in SAFE_METHODS and origin is not None and urlsplit(origin).netloc != host:
+        if method not in SAFE_METHODS and origin is not None and _netloc(origin) != host:
             return f"a page of {origin} may not change anything here"
         return ""
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # such as an unclosed bracket
+        return ""
+
+
+class SafeAnswers:
+    """ASGI middleware: what the API answers is data, and no browser shall take it for anything else."""
+
+    HEADERS = (
+        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-store"),
+    )
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message["headers"]}
+                more = [(name, value) for name, value in self.HEADERS if name not in present]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        await self.app(scope, receive, send_safely if scope["type"] == "http" else send)
 
 
 class SmallBodies:

@@ -25,19 +25,19 @@ REPLAYED = "Idempotency-Replayed"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a POST answers; `location` names what was made."""
+    """What a POST answers; `location` names what was made. `secret`: a field that is told once and never stored."""
 
     status: int
     body: BaseModel
     location: str | None = None
+    secret: str | None = None
 
 
 def once(session: Session, request: Request, body: BaseModel, effect: Callable[[], Answer]) -> Response:
     """Call `effect` in the caller's write transaction, unless this request was answered before."""
     key = request.headers.get(HEADER)
     if key is None:
-        answer = effect()
-        return _response(answer.status, answer.body.model_dump(mode="json"), answer.location)
+        return _answer(effect())
     if not 1 <= len(key) <= 200:
         raise Problem(400, "invalid-idempotency-key", f"{HEADER} must have 1 to 200 characters, not {len(key)}")
     digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
@@ -56,11 +56,15 @@ def once(session: Session, request: Request, body: BaseModel, effect: Callable[[
             body_hash=digest,
             status=answer.status,
             location=answer.location,
-            body=document,
+            body=document if answer.secret is None else {**document, answer.secret: None},
             created_at=now(),
         )
     )
-    return _response(answer.status, document, answer.location)
+    return _answer(answer)
+
+
+def _answer(answer: Answer) -> Response:
+    return _response(answer.status, answer.body.model_dump(mode="json"), answer.location)
 
 
 def _response(status: int, document: object, location: str | None, *, replayed: bool = False) -> Response:

@@ -7,6 +7,7 @@ this process, the next one goes on where the rows end, and nothing is lost or do
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from chaos.reading import Event, EventTail
 from chaos.recoveries import recovery_records
 from service import upsert
 from service.database import Database
+from service.fitting import fit_number, fit_optional, fit_text
 from service.hub import Hub
 from service.recoveries import TRAINING, relevant_events
 from service.states import FaultState
 from service.tables import EventRow, FaultRow, ReadOffset, RecoveryRow, Run, StepSample, Trial
 
 PARTS = ("run", "twin")
+MOST_DETAIL = 10_000
 
 
 class TrialReader:
@@ -42,7 +45,7 @@ class TrialReader:
         """Take over what was appended since the last call; returns how many events that were."""
         tails = self._tails or self._open()
         self._tails = None  # Until the commit below the offsets in memory are ahead of the database.
-        batches = {part: tail.read() for part, tail in tails.items()}
+        batches = {part: [_fitted(event) for event in tail.read()] for part, tail in tails.items()}
         count = sum(len(batch) for batch in batches.values())
         if count:
             with self._database.write() as session:
@@ -115,7 +118,7 @@ class TrialReader:
                 "rank": event.rank,
                 "generation": event.generation or 0,
                 "at": event.at,
-                "duration_ns": duration if isinstance(duration, int) else None,
+                "duration_ns": fit_number(duration, 64),
                 "loss": float(loss) if isinstance(loss, int | float) else None,
             }
         upsert.execute(session, StepSample, list(samples.values()))
@@ -125,7 +128,7 @@ class TrialReader:
         changes: dict[str, Any] = {}
         match event.kind:
             case "trial_phase":
-                run.part = str(event.data.get("part"))
+                run.part = fit_text(event.data.get("part"), 16)
             case "generation_resumed" if event.step:
                 # Whatever lies before the step to resume at is committed, also for a rank that died before saying so.
                 run.step = max(run.step or 0, event.step - 1)
@@ -136,15 +139,17 @@ class TrialReader:
                     "injected_at": event.at,
                     "worker": event.worker,
                     "rank": event.rank,
-                    "pid": pid,
-                    "fidelity": fidelity,
+                    "pid": fit_number(pid),
+                    "fidelity": fit_optional(fidelity, 16),
                 }
             case "fault_missed":
-                changes = {"state": FaultState.MISSED, "detail": event.data.get("reason")}
+                changes = {"state": FaultState.MISSED, "detail": fit_optional(event.data.get("reason"), MOST_DETAIL)}
             case "fault_reverted":
-                changes = {"state": FaultState.REVERTED}
+                changes = {"state": FaultState.REVERTED, "reverted_at": event.at}
         if changes:
-            session.execute(update(FaultRow).where(FaultRow.run_id == run.id, FaultRow.id == fault).values(**changes))
+            session.execute(
+                update(FaultRow).where(FaultRow.trial_id == self._trial, FaultRow.id == fault).values(**changes)
+            )
 
     def _committed_step(self, session: Session, run: Run) -> int | None:
         """The greatest step that every rank has committed; it never falls."""
@@ -185,6 +190,23 @@ def replace_recoveries(session: Session, trial: str, documents: Sequence[Mapping
     ]
     if rows:
         session.execute(insert(RecoveryRow), rows)
+
+
+def _fitted(event: Event) -> Event:
+    """With values that every database takes, whatever process wrote it."""
+    return replace(
+        event,
+        kind=fit_text(event.kind, 40),
+        at=fit_number(event.at, 64) or 0,
+        host=fit_text(event.host, 100),
+        boot=fit_text(event.boot, 64),
+        node=fit_optional(event.node, 40),
+        worker=fit_optional(event.worker, 40),
+        generation=fit_number(event.generation),
+        rank=fit_number(event.rank),
+        step=fit_number(event.step),
+        data=event.data if isinstance(event.data, Mapping) else {},
+    )
 
 
 def _fault_id(document: Mapping[str, object]) -> str | None:

@@ -27,11 +27,14 @@ log = logging.getLogger("phoenix.service")
 class Problem(Exception):
     """An error of the caller; `code` names it for programs, `detail` says what to do."""
 
-    def __init__(self, status: int, code: str, detail: str, **more: object) -> None:
+    def __init__(
+        self, status: int, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: object
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code
         self.detail = detail
+        self.headers = headers
         self.more = more
 
 
@@ -75,7 +78,14 @@ def install(app: FastAPI) -> None:
 
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        return problem_response(error.status, error.detail, code=error.code, instance=request.url.path, more=error.more)
+        return problem_response(
+            error.status,
+            error.detail,
+            code=error.code,
+            instance=request.url.path,
+            headers=error.headers,
+            more=error.more,
+        )
 
     async def chaos_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ChaosError)

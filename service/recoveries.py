@@ -6,7 +6,7 @@ database for exactly those, so that the cost does not grow with the length of th
 
 from __future__ import annotations
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from chaos.reading import Event
@@ -16,7 +16,7 @@ TRAINING = ("phase_entered", "step_committed")
 
 # A survivor is at most one step ahead of where it resumes, and every rank commits that step next.
 _STEPS_AROUND = 4
-# How far back to look for the last sign of life of a worker that failed without a fault of ours.
+# How far to look for what a worker did last before it failed, or was hit.
 _EVENTS_BEFORE = 5000
 
 
@@ -51,21 +51,25 @@ def relevant_events(session: Session, trial: str) -> list[Event]:
         rows |= {row.id: row for row in session.scalars(query)}
     for row in control:
         if row.kind == "failure_detected" and row.rank is not None:
-            rows |= _signs_of_life(session, row)
+            rows |= _before(session, row, EventRow.at < row.at)
+        if row.kind == "fault_injected":
+            # What the target was doing then. Where it is not the process that is hit, nobody may ever be detected.
+            rows |= _before(session, row, EventRow.at <= row.at, EventRow.kind == "phase_entered")
     return sorted((to_event(row) for row in rows.values()), key=lambda event: event.at)
 
 
-def _signs_of_life(session: Session, failure: EventRow) -> dict[int, EventRow]:
+def _before(session: Session, row: EventRow, *where: ColumnElement[bool]) -> dict[int, EventRow]:
+    """The last of these events of the worker that `row` is about: its last sign of life, its last phase."""
     query = (
         select(EventRow)
         .where(
-            EventRow.id.between(failure.id - _EVENTS_BEFORE, failure.id + _EVENTS_BEFORE),
-            EventRow.run_id == failure.run_id,
+            EventRow.id.between(row.id - _EVENTS_BEFORE, row.id + _EVENTS_BEFORE),
+            EventRow.run_id == row.run_id,
             EventRow.part == "run",
-            EventRow.worker == failure.worker,
-            EventRow.at < failure.at,
+            EventRow.worker == row.worker,
+            *where,
         )
         .order_by(EventRow.at.desc())
         .limit(1)
     )
-    return {row.id: row for row in session.scalars(query)}
+    return {found.id: found for found in session.scalars(query)}

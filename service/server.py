@@ -9,31 +9,36 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chaos.files import trouble_with
 from dashboards.app import create_app as create_pages
-from service import store
+from service import endings, listing, store
 from service.app import create_app
 from service.context import Service
 from service.guard import LocalOnly
 from service.settings import Settings, SettingsError
 from service.states import RunState
 
-API_PATHS = ("/api/", "/openapi.json", "/healthz", "/readyz")
+API_PATHS = ("/api/", "/openapi.json", "/docs", "/healthz", "/readyz", "/metrics")
 # Attached clients are told to go at once; this bounds what a deaf one can hold up.
 GOODBYE_S = 3
 CANCEL_DEADLINE_S = 60.0
 
+# The cookies of the request for a page that is being made.
+_READER: ContextVar[str] = ContextVar("reader", default="")
+
 
 class _Site:
-    """The API where its paths are, the pages everywhere else."""
+    """The API where its paths are, the pages everywhere else, which read the API in the name of their reader."""
 
     def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
         self._api = api
@@ -41,7 +46,21 @@ class _Site:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pages = scope["type"] != "lifespan" and not scope["path"].startswith(API_PATHS)
+        if pages and scope["type"] == "http":
+            _READER.set(Headers(scope=scope).get("cookie", ""))
         await (self._pages if pages else self._api)(scope, receive, send)
+
+
+class _InTheReadersName(httpx.AsyncBaseTransport):
+    """Reaches the API with the cookie of whoever asked for the page: a page shows what its reader may see."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._transport = httpx.ASGITransport(app=api)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if cookie := _READER.get():
+            request.headers["cookie"] = cookie
+        return await self._transport.handle_async_request(request)
 
 
 class _Server(uvicorn.Server):
@@ -54,7 +73,8 @@ class _Server(uvicorn.Server):
 
 def bind(settings: Settings) -> socket.socket:
     """The listening socket. Raises SettingsError where the port is taken or not allowed."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
@@ -63,9 +83,20 @@ def bind(settings: Settings) -> socket.socket:
         listener.close()
         taken = "is used by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
         raise SettingsError(
-            f"port {settings.port} {taken}; choose another with --port N (--port 0 takes any free one)"
+            f"port {settings.port} of {settings.host} {taken}; choose another with --port N (--port 0 takes any free "
+            f"one){_who_listens(settings) if error.errno == errno.EADDRINUSE else ''}"
         ) from None
     return listener
+
+
+def _who_listens(settings: Settings) -> str:
+    """Of a port that is taken: whether it is a service of ours, which could be used as it is."""
+    try:
+        answer = httpx.get(f"{settings.address}/healthz", timeout=1.0, trust_env=False)
+        ours = answer.is_success and answer.json() == {"status": "ok"}
+    except (httpx.HTTPError, ValueError):
+        return ""
+    return f"; a PHOENIX service answers there ({settings.address}): use it with --server, or stop it" if ours else ""
 
 
 def serve(settings: Settings, *, attached: bool = False, ready: Callable[[str], None] | None = None) -> None:
@@ -87,12 +118,12 @@ async def _serve(
 ) -> None:
     # Opened here and not by the server, so that a refusal is an exception and not a log line.
     api = create_app(settings)
-    base = f"http://{settings.host}:{settings.port}"
+    base = settings.address
     async with (
         api.router.lifespan_context(api),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app=api), base_url=base, timeout=30) as client,
+        httpx.AsyncClient(transport=_InTheReadersName(api), base_url=base, timeout=30) as client,
     ):
-        site = LocalOnly(_Site(api, create_pages(client)))
+        site = LocalOnly(_Site(api, create_pages(client)), names=settings.names)
         config = uvicorn.Config(
             site, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=GOODBYE_S
         )
@@ -140,11 +171,11 @@ async def _end_with_parent(server: uvicorn.Server, service: Service) -> None:
 
 def _cancel_all(service: Service) -> None:
     with service.database.write() as session:
-        for state in (RunState.QUEUED, RunState.RUNNING):
-            for run in store.runs(session, state=state, limit=1000, before=None):
-                store.cancel(session, run, "the program that started this service has ended")
+        which = listing.RunFilter(states=(RunState.QUEUED, RunState.RUNNING))
+        for run in listing.runs(session, which, limit=1000, before=None):
+            endings.cancel(session, run, "the program that started this service has ended")
 
 
 def _active(service: Service) -> bool:
     with service.database.read() as session:
-        return bool(store.active_trials(session))
+        return bool(store.running_trials(session))

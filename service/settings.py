@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+LOOPBACKS = frozenset({"127.0.0.1", "::1"})
 DEFAULT_PORT = 8642
 
 
@@ -24,7 +25,9 @@ class Settings:
     `extra_runtimes` are adapters of others, as `chaos.runtimes.with_extra` takes them.
     `trial_command` is completed with the trial directory; tests put a small stand-in there.
     `poll_s` is how often the directories of active trials are read: often enough for a live page,
-    seldom enough that the training next door does not feel it.
+    seldom enough that the training next door does not feel it. A service of which nothing is heard for `lease_s` loses
+    its runs to others on the same database; long enough to be updated and started again. Runs that ended longer than
+    `keep_days` ago lose their events (None: never).
     """
 
     directory: Path
@@ -36,18 +39,38 @@ class Settings:
     extra_runtimes: str = ""
     poll_s: float = 0.2
     cancel_grace_s: float = 20.0
+    lease_s: float = 300.0
+    keep_days: float | None = None
     trial_command: tuple[str, ...] = (sys.executable, "-m", "chaos.trial", "run")
 
     def __post_init__(self) -> None:
-        if self.host != LOOPBACK:
-            raise SettingsError(
-                f"the service listens on {LOOPBACK} only, not on {self.host!r}: it has no tokens yet, and whoever "
-                f"reaches it can start runs. Use --host {LOOPBACK} and an SSH tunnel from elsewhere."
-            )
+        if self.database_url is not None:
+            from service.database import DatabaseError, checked_url  # the command line starts faster without
+
+            try:
+                checked_url(self.database_url)
+            except DatabaseError as error:
+                raise SettingsError(f"--database: {error}") from None
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"a port is a number from 0 to 65535, not {self.port}")
-        if self.max_active < 1 or self.poll_s <= 0:
-            raise SettingsError("max_active must be at least 1 and poll_s above 0")
+        if self.max_active < 1 or self.poll_s <= 0 or self.lease_s <= 0:
+            raise SettingsError("max_active must be at least 1, poll_s and lease_s above 0")
+
+    @property
+    def local(self) -> bool:
+        """It can be reached from this machine only."""
+        return self.host in LOOPBACKS
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """Host names by which it may be called; None: any, since each request needs a token then."""
+        return LOOPBACKS | {"localhost"} if self.local else None
+
+    @property
+    def address(self) -> str:
+        """Where programs on this machine reach it: an address that means all of them is none to connect to."""
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def url(self) -> str:

@@ -9,8 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from chaos.verdict import Verdict
 from service.states import FaultState, RunState
+from service.store import MOST_TRIALS
 
 Json = dict[str, Any]
+
+
+# Why somebody does something; kept with it and in the audit log.
+Reason = Annotated[str, Field(max_length=2000)]
 
 
 class Shape(BaseModel):
@@ -23,10 +28,19 @@ class Cluster(Shape):
     spares: int
 
 
-class RunShape(Shape):
-    """One submitted execution of a scenario; `step` is the last one that every rank committed.
+class Progress(Shape):
+    """Trials of a run: how many have ended, of how many."""
 
-    `recoveries` counts those that began so far; a fault on a spare needs none.
+    done: int
+    total: int
+
+
+class RunShape(Shape):
+    """One submitted execution of a scenario or a suite; `step` is the last one that every rank committed.
+
+    Of a run with several trials what describes a scenario is that of the trial that runs now, else of the last one; the
+    verdict is the worst. `recoveries` counts those that began so far; a fault on a spare needs none. `seeded`: made up,
+    to look at. `archived`: its events and samples have been removed, as old as they were.
     """
 
     id: str
@@ -48,6 +62,14 @@ class RunShape(Shape):
     finished_at: datetime | None
     trials: list[str]
     recoveries: int
+    reason: str | None
+    requested_by: str | None
+    suite: str | None
+    schedule: str | None
+    service: str | None
+    progress: Progress
+    seeded: bool
+    archived: bool
 
 
 class RunPage(Shape):
@@ -56,15 +78,20 @@ class RunPage(Shape):
 
 
 class NewRun(Shape):
-    """Either the name of a scenario that ships with PHOENIX, or one in full; a few fields may be overridden."""
+    """Either the name of a scenario that ships with PHOENIX, or one in full; a few fields may be overridden.
+
+    `trials`: how often, each with a seed of its own (`seed`, the next one, and so on).
+    """
 
     scenario_name: str | None = None
     scenario: Json | None = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63)] = None
+    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] = 1
+    reason: Reason = ""
 
 
 class Cancel(Shape):
-    reason: str = Field(default="", max_length=2000)
+    reason: Reason = ""
 
 
 class RecoveryPhases(Shape):
@@ -107,21 +134,46 @@ class Recovery(BaseModel):
     checks: dict[str, Verdict]
 
 
-class TrialShape(Shape):
+class TrialSummary(Shape):
+    """`directory` is on the machine of the service that ran it; null before it began."""
+
     id: str
     run: str
+    number: int
+    scenario: str
+    runtime: str
+    seed: int
+    steps: int
+    commit: str | None
+    dirty: bool | None
+    service: str | None
     state: RunState
     verdict: Verdict | None
     checks: Json
-    recoveries: list[Recovery]
     error: str | None
-    directory: str
+    directory: str | None
     started_at: datetime | None
     finished_at: datetime | None
 
 
+class TrialShape(TrialSummary):
+    recoveries: list[Recovery]
+
+
 class TrialList(Shape):
     items: list[TrialShape]
+
+
+class TrialPage(Shape):
+    items: list[TrialSummary]
+    next: str | None
+
+
+class LogLines(Shape):
+    """The end of what the trial's process printed."""
+
+    trial: str
+    lines: list[str]
 
 
 class Bar(Shape):
@@ -186,7 +238,7 @@ class NewFault(Shape):
     target: Json
     trigger: Json = Field(default_factory=lambda: {"now": True})
     params: Json = Field(default_factory=dict)
-    reason: str = Field(default="", max_length=2000)
+    reason: Reason = ""
     dry_run: bool = False
 
 
@@ -200,6 +252,7 @@ class Injected(Shape):
 class FaultShape(Shape):
     id: str
     run: str
+    trial: str
     kind: str
     target: Json
     trigger: Json
@@ -210,6 +263,11 @@ class FaultShape(Shape):
     requested_at: datetime
     injected_at_s: float | None
     injected: Injected | None
+    ttl_s: float | None
+    expires_at_s: float | None
+    revert_requested: bool
+    reverted_at_s: float | None
+    requested_by: str | None
     recovery: Recovery | None
 
 
@@ -232,10 +290,19 @@ class DryRun(Shape):
     target: Json
     trigger: Json
     params: Json
+    ttl_s: float | None
     would: Would
 
 
+class Why(Shape):
+    """Why a fault is taken back, or a halt released."""
+
+    reason: Reason = ""
+
+
 class FaultKindShape(Shape):
+    """`supported`: this host can inject it; else the reason says why not, and what would help."""
+
     kind: str
     title: str
     description: str
@@ -246,6 +313,8 @@ class FaultKindShape(Shape):
     params_schema: Json
     targets: list[str]
     triggers: list[str]
+    supported: bool
+    unsupported_reason: str | None
 
 
 class FaultKindList(Shape):
@@ -260,6 +329,7 @@ class EventShape(Shape):
     """One event of a run; `offset` only grows and is what to page and resume by."""
 
     offset: int
+    trial: str
     part: str
     kind: str
     at: int

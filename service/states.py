@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -22,6 +23,14 @@ class FaultState(StrEnum):
     INJECTED = "INJECTED"
     MISSED = "MISSED"
     REVERTED = "REVERTED"
+
+
+def state_of_ended_run(trials: Sequence[RunState]) -> RunState:
+    """How a run ends of whose trials each has ended: what is not known outweighs what is."""
+    for state in (RunState.CANCELLED, RunState.ABANDONED):
+        if state in trials:
+            return state
+    return RunState.FINISHED
 
 
 def state_of_ended_trial(*, has_result: bool, error: str | None, cancelled: bool) -> RunState:

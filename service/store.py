@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -20,6 +21,10 @@ from service.tables import EventRow, FaultRow, RecoveryRow, Run, StepSample, Tri
 
 ROSTER_KINDS = ("worker_spawned", "worker_exited", "spare_parked", "world_formed", "failure_detected")
 
+MOST_TRIALS = 200
+# Positions of trials that a run has at most, so that those of the next run come after them.
+POSITIONS = 1000
+
 
 def now() -> datetime:
     return datetime.now(UTC)
@@ -32,89 +37,105 @@ def new_id(prefix: str) -> str:
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def add_run(session: Session, scenario: Scenario) -> Run:
-    """Queue a run; the faults that its scenario plans are there at once, so that they can be seen coming."""
+def add_run(
+    session: Session,
+    plan: Sequence[Scenario],
+    *,
+    suite: str | None = None,
+    schedule: str | None = None,
+    by: str | None = None,
+    reason: str = "",
+) -> Run:
+    """Queue a run of these trials, one after another. The faults that they plan can be seen coming from now on."""
+    assert 1 <= len(plan) <= MOST_TRIALS
     run = Run(
         id=new_id("run"),
-        scenario=scenario.name,
-        document=scenario.to_json(),
-        workload=scenario.workload,
-        runtime=scenario.runtime,
-        nodes=scenario.cluster.nodes,
-        ranks_per_node=scenario.cluster.ranks_per_node,
-        spares=scenario.cluster.spares,
-        seed=scenario.seed,
-        steps=scenario.steps,
+        suite=suite,
+        schedule_id=schedule,
+        seeded=False,
         state=RunState.QUEUED,
+        reason=reason or None,
+        requested_by=by,
         created_at=now(),
+        **described(plan[0]),
     )
     session.add(run)
     session.flush()
-    for fault in scenario.planned:
-        add_fault(session, run.id, fault, live=False)
+    for number, scenario in enumerate(plan, start=1):
+        trial = Trial(
+            id=f"{run.id}-{number}",
+            run_id=run.id,
+            number=number,
+            position=run.seq * POSITIONS + number,
+            scenario=scenario.name,
+            document=scenario.to_json(),
+            runtime=scenario.runtime,
+            seed=scenario.seed,
+            steps=scenario.steps,
+            state=RunState.QUEUED,
+            spawned=False,
+        )
+        session.add(trial)
+        session.flush()
+        for fault in scenario.planned:
+            add_fault(session, trial, fault, live=False, by=by)
     return run
+
+
+def described(scenario: Scenario) -> dict[str, Any]:
+    """The columns of a run that tell what runs."""
+    return {
+        "scenario": scenario.name,
+        "document": scenario.to_json(),
+        "workload": scenario.workload,
+        "runtime": scenario.runtime,
+        "nodes": scenario.cluster.nodes,
+        "ranks_per_node": scenario.cluster.ranks_per_node,
+        "spares": scenario.cluster.spares,
+        "seed": scenario.seed,
+        "steps": scenario.steps,
+    }
 
 
 def find_run(session: Session, run: str) -> Run | None:
     return session.scalars(select(Run).where(Run.id == run)).one_or_none()
 
 
-def runs(session: Session, *, state: RunState | None, limit: int, before: int | None) -> list[Run]:
-    """Newest first; `before` is the `seq` of the last run of the page before."""
-    query = select(Run).order_by(Run.seq.desc()).limit(limit)
-    if state is not None:
-        query = query.where(Run.state == state)
-    if before is not None:
-        query = query.where(Run.seq < before)
-    return list(session.scalars(query))
-
-
-def next_queued(session: Session) -> Run | None:
-    return session.scalars(select(Run).where(Run.state == RunState.QUEUED).order_by(Run.seq).limit(1)).one_or_none()
-
-
-def cancel(session: Session, run: Run, reason: str) -> None:
-    """A queued run ends here; a running one when its trial has heard of it and ended what it started."""
-    if run.cancelled_at is None:
-        run.cancelled_at, run.cancel_reason = now(), reason or None
-    if run.state == RunState.QUEUED:
-        run.state, run.finished_at = RunState.CANCELLED, now()
-        run.error = "cancelled before it started" + (f": {reason}" if reason else "")
-        for fault in faults(session, run.id):
-            fault.state, fault.detail = FaultState.MISSED, run.error
-
-
 # --- trials ----------------------------------------------------------------------------------------------------------
 
 
-def add_trial(session: Session, run: Run, trials: Path) -> Trial:
-    """The run begins: from here on its one trial decides how it ends."""
-    number = session.scalar(select(func.count()).where(Trial.run_id == run.id)) or 0
-    name = f"{run.id}-{number + 1}"
-    trial = Trial(
-        id=name,
-        run_id=run.id,
-        directory=str(trials / name),
-        state=RunState.RUNNING,
-        spawned=False,
-        started_at=now(),
-    )
-    session.add(trial)
-    run.state, run.started_at = RunState.RUNNING, trial.started_at
-    return trial
+def begin_trial(session: Session, run: Run, trial: Trial, trials: Path, service: str) -> None:
+    """From here on its process decides how it ends; the run shows what this trial is."""
+    trial.state, trial.started_at, trial.service_id = RunState.RUNNING, now(), service
+    trial.directory = str(trials / trial.id)
+    run.state, run.service_id, run.started_at = RunState.RUNNING, service, run.started_at or trial.started_at
+    run.part = run.step = None
+    for name, value in described(Scenario.from_json(trial.document)).items():
+        setattr(run, name, value)
 
 
 def trials_of(session: Session, run: str) -> list[Trial]:
-    return list(session.scalars(select(Trial).where(Trial.run_id == run).order_by(Trial.started_at, Trial.id)))
+    return list(session.scalars(select(Trial).where(Trial.run_id == run).order_by(Trial.number)))
 
 
 def trial_ids(session: Session, run_ids: Sequence[str]) -> dict[str, list[str]]:
     """Trials per run, in one query for a whole page."""
     found: dict[str, list[str]] = {run: [] for run in run_ids}
-    query = select(Trial.run_id, Trial.id).where(Trial.run_id.in_(run_ids)).order_by(Trial.started_at, Trial.id)
+    query = select(Trial.run_id, Trial.id).where(Trial.run_id.in_(run_ids)).order_by(Trial.position)
     for run, trial in session.execute(query):
         found[run].append(trial)
     return found
+
+
+def trials_done(session: Session, run_ids: Sequence[str]) -> Counter[str]:
+    """How many trials of each run have ended."""
+    waiting = (RunState.QUEUED, RunState.RUNNING)
+    query = (
+        select(Trial.run_id, func.count())
+        .where(Trial.run_id.in_(run_ids), Trial.state.not_in(waiting))
+        .group_by(Trial.run_id)
+    )
+    return Counter({str(run): number for run, number in session.execute(query)})
 
 
 def recovery_counts(session: Session, run_ids: Sequence[str]) -> Counter[str]:
@@ -133,12 +154,21 @@ def recovery_counts(session: Session, run_ids: Sequence[str]) -> Counter[str]:
 
 
 def newest_trial(session: Session, run: str) -> Trial | None:
-    trials = trials_of(session, run)
-    return trials[-1] if trials else None
+    """The one that runs now, else the last that did; None before the first."""
+    query = select(Trial).where(Trial.run_id == run, Trial.started_at.is_not(None))
+    return session.scalars(query.order_by(Trial.number.desc()).limit(1)).one_or_none()
 
 
-def active_trials(session: Session) -> list[Trial]:
-    return list(session.scalars(select(Trial).where(Trial.state == RunState.RUNNING).order_by(Trial.started_at)))
+def shown_trial(session: Session, run: str) -> Trial:
+    """As `newest_trial`, but before the first has begun that one."""
+    first = select(Trial).where(Trial.run_id == run).order_by(Trial.number).limit(1)
+    return newest_trial(session, run) or session.scalars(first).one()
+
+
+def running_trials(session: Session, service: str | None = None) -> list[Trial]:
+    """Those that run; of one service, or of all."""
+    query = select(Trial).where(Trial.state == RunState.RUNNING).order_by(Trial.position)
+    return list(session.scalars(query if service is None else query.where(Trial.service_id == service)))
 
 
 def recoveries(session: Session, trial: str) -> list[RecoveryRow]:
@@ -195,11 +225,12 @@ def last_offset(session: Session, run: str) -> int:
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def add_fault(session: Session, run: str, fault: PlannedFault, *, live: bool) -> FaultRow:
+def add_fault(session: Session, trial: Trial, fault: PlannedFault, *, live: bool, by: str | None = None) -> FaultRow:
     """A live one still has to be delivered to the trial; those of the scenario it knows."""
-    number = session.scalar(select(func.count()).where(FaultRow.run_id == run)) or 0
+    number = session.scalar(select(func.count()).where(FaultRow.trial_id == trial.id)) or 0
     row = FaultRow(
-        run_id=run,
+        trial_id=trial.id,
+        run_id=trial.run_id,
         id=fault.id,
         seq=number,
         kind=fault.kind,
@@ -211,18 +242,20 @@ def add_fault(session: Session, run: str, fault: PlannedFault, *, live: bool) ->
         delivered=not live,
         state=FaultState.REQUESTED,
         requested_at=now(),
+        requested_by=by,
     )
     session.add(row)
     session.flush()
     return row
 
 
-def faults(session: Session, run: str) -> list[FaultRow]:
-    return list(session.scalars(select(FaultRow).where(FaultRow.run_id == run).order_by(FaultRow.seq)))
+def faults(session: Session, trial: str) -> list[FaultRow]:
+    return list(session.scalars(select(FaultRow).where(FaultRow.trial_id == trial).order_by(FaultRow.seq)))
 
 
-def undelivered(session: Session, run: str) -> list[FaultRow]:
-    return [fault for fault in faults(session, run) if not fault.delivered]
+def undelivered(session: Session, trial: str) -> list[FaultRow]:
+    query = select(FaultRow).where(FaultRow.trial_id == trial, FaultRow.delivered.is_(False))
+    return list(session.scalars(query.order_by(FaultRow.seq)))
 
 
 def spares_free(members: Roster, known: Sequence[FaultRow]) -> int:
@@ -248,15 +281,3 @@ def runs_with_requests(session: Session) -> set[str]:
     cancelled = select(Run.id).where(Run.state == RunState.RUNNING, Run.cancelled_at.is_not(None))
     waiting = select(FaultRow.run_id).where(FaultRow.delivered.is_(False))
     return set(session.scalars(cancelled.union(waiting)))
-
-
-def to_request(fault: FaultRow) -> Mapping[str, object]:
-    """The line by which a running trial is asked for this fault."""
-    return {
-        "fault": fault.id,
-        "kind": fault.kind,
-        "target": fault.target,
-        "trigger": fault.trigger,
-        "params": fault.params,
-        "reason": fault.reason or "",
-    }

@@ -57,9 +57,20 @@ class Base(DeclarativeBase):
 
 
 class Run(Base):
-    """One submitted execution of a scenario. `seq` orders and pages; `id` is what users see."""
+    """One submitted execution of a scenario or a suite. `seq` orders and pages; `id` is what users see.
+
+    What describes a scenario here is that of the trial that runs now, else of the last one, else of the first.
+    `service_id`: whose turn it is to run its trials, one after another.
+    """
 
     __tablename__ = "runs"
+    __table_args__ = (
+        Index("ix_runs_state_seq", "state", "seq"),
+        Index("ix_runs_verdict_seq", "verdict", "seq"),
+        Index("ix_runs_scenario_seq", "scenario", "seq"),
+        Index("ix_runs_suite_seq", "suite", "seq"),
+        Index("ix_runs_schedule_id_seq", "schedule_id", "seq"),
+    )
 
     seq: Mapped[int] = mapped_column(Serial, primary_key=True)
     id: Mapped[str] = mapped_column(String(32), unique=True)
@@ -72,13 +83,20 @@ class Run(Base):
     spares: Mapped[int]
     seed: Mapped[int] = mapped_column(BigInteger)
     steps: Mapped[int]
-    state: Mapped[str] = mapped_column(String(16), index=True)
+    suite: Mapped[str | None] = mapped_column(String(200))
+    schedule_id: Mapped[str | None] = mapped_column(String(32))
+    service_id: Mapped[str | None] = mapped_column(String(32))
+    seeded: Mapped[bool] = mapped_column(Boolean, default=False)
+    archived_at: Mapped[datetime | None]
+    state: Mapped[str] = mapped_column(String(16))
     verdict: Mapped[str | None] = mapped_column(String(16))
     part: Mapped[str | None] = mapped_column(String(16))
     step: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)
     commit: Mapped[str | None] = mapped_column(String(64))
     dirty: Mapped[bool | None] = mapped_column(Boolean)
+    reason: Mapped[str | None] = mapped_column(Text)
+    requested_by: Mapped[str | None] = mapped_column(String(100))
     cancel_reason: Mapped[str | None] = mapped_column(Text)
     cancelled_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
@@ -91,19 +109,39 @@ class Run(Base):
 
 
 class Trial(Base):
-    """One launch of one runtime with one seed. `first_at` is the zero of all seconds of the run."""
+    """One launch of one runtime with one seed. `first_at` is the zero of all seconds of the trial.
+
+    `position` orders trials of all runs: it grows with the run and, within it, with `number` (from 1). `halt_id`: the
+    halt of which its process was told and that it still keeps. `service_id`: who started it, in whose data directory.
+    """
 
     __tablename__ = "trials"
+    __table_args__ = (
+        Index("ix_trials_scenario_position", "scenario", "position"),
+        Index("ix_trials_verdict_position", "verdict", "position"),
+        Index("ix_trials_state_position", "state", "position"),
+    )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
-    directory: Mapped[str] = mapped_column(Text)
-    state: Mapped[str] = mapped_column(String(16), index=True)
+    number: Mapped[int]
+    position: Mapped[int] = mapped_column(BigInteger, unique=True)
+    scenario: Mapped[str] = mapped_column(String(200))
+    document: Mapped[dict[str, Any]]
+    runtime: Mapped[str] = mapped_column(String(64))
+    seed: Mapped[int] = mapped_column(BigInteger)
+    steps: Mapped[int]
+    commit: Mapped[str | None] = mapped_column(String(64), index=True)
+    dirty: Mapped[bool | None] = mapped_column(Boolean)
+    service_id: Mapped[str | None] = mapped_column(String(32))
+    directory: Mapped[str | None] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(16))
     spawned: Mapped[bool] = mapped_column(Boolean, default=False)
     verdict: Mapped[str | None] = mapped_column(String(16))
     error: Mapped[str | None] = mapped_column(Text)
     checks: Mapped[dict[str, Any] | None]
     first_at: Mapped[int | None] = mapped_column(BigInteger)
+    halt_id: Mapped[str | None] = mapped_column(String(32))
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
 
@@ -159,12 +197,17 @@ class StepSample(Base):
 
 
 class FaultRow(Base):
-    """One planned fault of a run, asked for by its scenario or live. `delivered`: the trial can see it."""
+    """One planned fault of a trial, asked for by its scenario or live.
+
+    `delivered`: the trial can see what was asked: the fault and, with `revert_requested_at`, to take it back.
+    """
 
     __tablename__ = "faults"
+    __table_args__ = (Index("ix_faults_delivered_run_id", "delivered", "run_id"),)
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    trial_id: Mapped[str] = mapped_column(ForeignKey("trials.id"), primary_key=True)
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
     seq: Mapped[int] = mapped_column(Integer)
     kind: Mapped[str] = mapped_column(String(64))
     target: Mapped[dict[str, Any]]
@@ -181,6 +224,10 @@ class FaultRow(Base):
     rank: Mapped[int | None]
     pid: Mapped[int | None]
     fidelity: Mapped[str | None] = mapped_column(String(16))
+    requested_by: Mapped[str | None] = mapped_column(String(100))
+    revert_requested_at: Mapped[datetime | None]
+    revert_reason: Mapped[str | None] = mapped_column(Text)
+    reverted_at: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class RecoveryRow(Base):

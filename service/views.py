@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from chaos.kinds import FAULT_KINDS
 from chaos.reading import recoveries as recoveries_of
 from chaos.roster import Roster, WorkerState
 from chaos.verdict import Verdict
@@ -16,7 +17,7 @@ from service.states import FaultState, RunState
 from service.tables import EventRow, FaultRow, Run, Trial
 
 
-def run_shape(run: Run, trials: Sequence[str], recoveries: int) -> shapes.RunShape:
+def run_shape(run: Run, trials: Sequence[str], recoveries: int, done: int) -> shapes.RunShape:
     return shapes.RunShape(
         id=run.id,
         scenario=run.scenario,
@@ -37,26 +38,54 @@ def run_shape(run: Run, trials: Sequence[str], recoveries: int) -> shapes.RunSha
         finished_at=run.finished_at,
         trials=list(trials),
         recoveries=recoveries,
+        reason=run.reason,
+        requested_by=run.requested_by,
+        suite=run.suite,
+        schedule=run.schedule_id,
+        service=run.service_id,
+        progress=shapes.Progress(done=done, total=len(trials)),
+        seeded=run.seeded,
+        archived=run.archived_at is not None,
     )
 
 
+def run_shapes(session: Session, runs: Sequence[Run]) -> list[shapes.RunShape]:
+    """In three queries more, however many they are."""
+    ids = [run.id for run in runs]
+    trials, counts = store.trial_ids(session, ids), store.recovery_counts(session, ids)
+    done = store.trials_done(session, ids)
+    return [run_shape(run, trials[run.id], counts[run.id], done[run.id]) for run in runs]
+
+
 def one_run(session: Session, run: Run) -> shapes.RunShape:
-    return run_shape(run, store.trial_ids(session, [run.id])[run.id], store.recovery_counts(session, [run.id])[run.id])
+    return run_shapes(session, [run])[0]
 
 
-def trial_shape(session: Session, trial: Trial) -> shapes.TrialShape:
-    return shapes.TrialShape(
+def trial_summary(trial: Trial) -> shapes.TrialSummary:
+    return shapes.TrialSummary(
         id=trial.id,
         run=trial.run_id,
+        number=trial.number,
+        scenario=trial.scenario,
+        runtime=trial.runtime,
+        seed=trial.seed,
+        steps=trial.steps,
+        commit=trial.commit,
+        dirty=trial.dirty,
+        service=trial.service_id,
         state=RunState(trial.state),
         verdict=_verdict(trial.verdict),
         checks=trial.checks or {},
-        recoveries=[shapes.Recovery(**row.document) for row in store.recoveries(session, trial.id)],
         error=trial.error,
         directory=trial.directory,
         started_at=trial.started_at,
         finished_at=trial.finished_at,
     )
+
+
+def trial_shape(session: Session, trial: Trial) -> shapes.TrialShape:
+    recoveries = [shapes.Recovery(**row.document) for row in store.recoveries(session, trial.id)]
+    return shapes.TrialShape(**dict(trial_summary(trial)), recoveries=recoveries)
 
 
 def timeline_shape(session: Session, trial: Trial) -> shapes.TimelineShape:
@@ -84,12 +113,12 @@ def timeline_shape(session: Session, trial: Trial) -> shapes.TimelineShape:
     return shapes.TimelineShape(trial=trial.id, run=trial.run_id, recoveries=drawn)
 
 
-def steps_shape(session: Session, run: Run, *, after: int, limit: int) -> shapes.StepPage:
-    trial = store.newest_trial(session, run.id)
-    rows: Sequence[Any] = []
-    if trial is not None and run.step is not None:
-        rows = store.step_rows(session, trial.id, run.step, after=after, limit=limit)
-    first = trial.first_at or 0 if trial else 0
+def steps_shape(session: Session, run: Run, trial: Trial, *, after: int, limit: int) -> shapes.StepPage:
+    """Of an earlier trial all steps: it is over, so that every one was committed that is there."""
+    present = store.shown_trial(session, run.id).id == trial.id
+    last = (-1 if run.step is None else run.step) if present else trial.steps
+    rows: Sequence[Any] = store.step_rows(session, trial.id, last, after=after, limit=limit)
+    first = trial.first_at or 0
     items = [
         shapes.StepShape(
             step=step,
@@ -126,9 +155,15 @@ def fault_shape(fault: FaultRow, first_at: int | None, recovery: Mapping[str, An
     at_s = None
     if fault.injected_at is not None and first_at is not None:
         at_s = (fault.injected_at - first_at) / 1e9
+    kind = FAULT_KINDS.get(fault.kind)
+    ttl_s = fault.params.get("ttl_s") if kind is not None and kind.lasting else None
+    reverted_s = None
+    if fault.reverted_at is not None and first_at is not None:
+        reverted_s = (fault.reverted_at - first_at) / 1e9
     return shapes.FaultShape(
         id=fault.id,
         run=fault.run_id,
+        trial=fault.trial_id,
         kind=fault.kind,
         target=fault.target,
         trigger=fault.trigger,
@@ -139,22 +174,24 @@ def fault_shape(fault: FaultRow, first_at: int | None, recovery: Mapping[str, An
         requested_at=fault.requested_at,
         injected_at_s=at_s,
         injected=injected,
+        ttl_s=ttl_s,
+        expires_at_s=at_s + ttl_s if at_s is not None and ttl_s is not None else None,
+        revert_requested=fault.revert_requested_at is not None,
+        reverted_at_s=reverted_s,
+        requested_by=fault.requested_by,
         recovery=shapes.Recovery(**recovery) if recovery is not None else None,
     )
 
 
-def faults_shape(session: Session, run: Run) -> list[shapes.FaultShape]:
-    trial = store.newest_trial(session, run.id)
-    found: dict[str, Mapping[str, Any]] = {}
-    if trial is not None:
-        found = {row.fault_id: row.document for row in store.recoveries(session, trial.id) if row.fault_id}
-    first = trial.first_at if trial else None
-    return [fault_shape(fault, first, found.get(fault.id)) for fault in store.faults(session, run.id)]
+def faults_shape(session: Session, trial: Trial) -> list[shapes.FaultShape]:
+    found = {row.fault_id: row.document for row in store.recoveries(session, trial.id) if row.fault_id}
+    return [fault_shape(fault, trial.first_at, found.get(fault.id)) for fault in store.faults(session, trial.id)]
 
 
 def event_shape(row: EventRow, first_at: int | None) -> shapes.EventShape:
     return shapes.EventShape(
         offset=row.id,
+        trial=row.trial_id,
         part=row.part,
         kind=row.kind,
         at=row.at,

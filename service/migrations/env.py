@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
+from service import control_tables
 from service.tables import Base
+
+# Imported for its tables.
+assert control_tables
 
 
 def run() -> None:

@@ -7,16 +7,21 @@ from fastapi import APIRouter
 from chaos.kinds import FAULT_KINDS
 from chaos.workloads import WORKLOADS
 from service import catalog
-from service.routes.common import PROBLEMS, Id
+from service.routes.common import PROBLEMS, Id, ServiceOf
 from service.shapes import FaultKindList, FaultKindShape, ItemList, Json
 
 router = APIRouter(tags=["catalog"], responses=PROBLEMS)
 
 
 @router.get("/fault-kinds")
-def list_fault_kinds() -> FaultKindList:
-    """Every kind with the JSON Schema of its parameters: enough to build a form from."""
-    return FaultKindList(items=[FaultKindShape.model_validate(kind.to_json()) for kind in FAULT_KINDS.values()])
+def list_fault_kinds(service: ServiceOf) -> FaultKindList:
+    """Every kind with the JSON Schema of its parameters, and whether this host can do it: enough for a form."""
+    items = []
+    for kind in FAULT_KINDS.values():
+        trouble = service.host.trouble(kind.kind)
+        document = {**kind.to_json(), "supported": not trouble, "unsupported_reason": trouble or None}
+        items.append(FaultKindShape.model_validate(document))
+    return FaultKindList(items=items)
 
 
 @router.get("/scenarios")

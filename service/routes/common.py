@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, cast
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Path, Query, Request
 from sqlalchemy.orm import Session
 
 from service import store
@@ -47,18 +47,32 @@ IDEMPOTENT: dict[str, Any] = {
 }
 
 
-def _service(request: Request) -> Service:
+def service_of(request: Request) -> Service:
     return cast("Service", request.app.state.service)
 
 
-ServiceOf = Annotated[Service, Depends(_service)]
+ServiceOf = Annotated[Service, Depends(service_of)]
 Id = Annotated[str, Path(max_length=64)]
+OneTrial = Annotated[
+    str | None, Query(max_length=64, description="Of this trial (else: the one that runs now, else the last)")
+]
+Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`next` of the page before")]
 
 
 def existing_run(session: Session, run: str) -> Run:
     """Raises Problem 404."""
     if (found := store.find_run(session, run)) is None:
         raise not_found("run", run)
+    return found
+
+
+def chosen_trial(session: Session, run: Run, trial: str | None) -> Trial:
+    """The one that is named, else the one that runs now, else the last. Raises Problem 404."""
+    if trial is None:
+        return store.shown_trial(session, run.id)
+    found = session.get(Trial, trial)
+    if found is None or found.run_id != run.id:
+        raise not_found(f"trial of {run.id}", trial)
     return found
 
 

@@ -97,7 +97,6 @@ def _state(service: Service, run: str) -> tuple[RunState, int]:
 def _read(service: Service, run: str, after: int, limit: int, kinds: list[str]) -> list[EventShape]:
     with service.database.read() as session:
         existing_run(session, run)
-        trial = store.newest_trial(session, run)
-        first = trial.first_at if trial else None
+        first = {trial.id: trial.first_at for trial in store.trials_of(session, run)}
         rows = store.events(session, run, after=after, limit=limit, kinds=kinds)
-        return [views.event_shape(row, first) for row in rows]
+        return [views.event_shape(row, first[row.trial_id]) for row in rows]

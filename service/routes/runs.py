@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import AwareDatetime
 
-from chaos.runtimes import runtime_for, with_extra
-from chaos.scenario import Scenario
-from service import catalog, store, views
-from service.context import Service
+from chaos.verdict import Verdict
+from service import audit, endings, listing, planning, store, views
+from service.access import CallerOf
+from service.executor import LOG_NAME
+from service.files import last_lines
 from service.idempotency import Answer, once
 from service.problems import Problem
-from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf, existing_run
-from service.shapes import Cancel, NewRun, RunPage, RunShape, StepPage, WorkerList
+from service.routes.common import IDEMPOTENT, PROBLEMS, Cursor, Id, OneTrial, ServiceOf, chosen_trial, existing_run
+from service.shapes import Cancel, LogLines, NewRun, RunPage, RunShape, StepPage, WorkerList
 from service.states import RunState
 
 router = APIRouter(tags=["runs"], responses=PROBLEMS)
 
 NO_REASON = Cancel()
 
+Name = Annotated[str | None, Query(max_length=200)]
+
 
 @router.post("/runs", status_code=202, response_model=RunShape, openapi_extra=IDEMPOTENT)
-def submit_run(service: ServiceOf, request: Request, body: NewRun) -> Response:
+def submit_run(service: ServiceOf, caller: CallerOf, request: Request, body: NewRun) -> Response:
     """Queue a run of a named scenario, or of one given in full; it starts when its turn comes."""
     with service.database.write() as session:
 
         def effect() -> Answer:
-            run = store.add_run(session, _scenario(service, body))
+            plan = planning.plan(service.settings, body)
+            run = store.add_run(session, plan, by=caller.name, reason=body.reason)
+            detail = {"scenario": plan[0].name, "trials": len(plan)}
+            audit.record(session, caller, "run.submit", run.id, reason=body.reason, detail=detail)
             return Answer(status=202, body=views.one_run(session, run), location=f"/api/v1/runs/{run.id}")
 
         return once(session, request, body, effect)
@@ -37,15 +44,33 @@ def submit_run(service: ServiceOf, request: Request, body: NewRun) -> Response:
 @router.get("/runs")
 def list_runs(
     service: ServiceOf,
-    state: RunState | None = None,
+    state: Annotated[list[RunState] | None, Query(description="Only runs in one of these states")] = None,
+    verdict: Verdict | None = None,
+    scenario: Name = None,
+    suite: Name = None,
+    schedule: Name = None,
+    workload: Name = None,
+    commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`next` of the page before")] = None,
+    cursor: Cursor = None,
 ) -> RunPage:
-    """Newest first."""
+    """Newest first. `since` and `until` are when they were submitted."""
+    which = listing.RunFilter(
+        states=state or (),
+        verdict=verdict,
+        scenario=scenario,
+        suite=suite,
+        schedule=schedule,
+        workload=workload,
+        commit=commit,
+        since=since,
+        until=until,
+    )
     with service.database.read() as session:
-        found = store.runs(session, state=state, limit=limit, before=int(cursor) if cursor else None)
-        trials, counts = store.trial_ids(session, ids := [run.id for run in found]), store.recovery_counts(session, ids)
-        items = [views.run_shape(run, trials[run.id], counts[run.id]) for run in found]
+        found = listing.runs(session, which, limit=limit, before=int(cursor) if cursor else None)
+        items = views.run_shapes(session, found)
         return RunPage(items=items, next=str(found[-1].seq) if len(found) == limit else None)
 
 
@@ -56,7 +81,9 @@ def get_run(service: ServiceOf, run_id: Id) -> RunShape:
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202, response_model=RunShape, openapi_extra=IDEMPOTENT)
-def cancel_run(service: ServiceOf, request: Request, run_id: Id, body: Cancel = NO_REASON) -> Response:
+def cancel_run(
+    service: ServiceOf, caller: CallerOf, request: Request, run_id: Id, body: Cancel = NO_REASON
+) -> Response:
     """A queued run ends at once; a running one when its trial has ended what it started. The body may be left out."""
     with service.database.write() as session:
         run = existing_run(session, run_id)
@@ -64,7 +91,8 @@ def cancel_run(service: ServiceOf, request: Request, run_id: Id, body: Cancel = 
         def effect() -> Answer:
             if RunState(run.state).ended:
                 raise Problem(409, "run-ended", f"run {run.id} is {run.state} already: there is nothing to cancel")
-            store.cancel(session, run, body.reason)
+            endings.cancel(session, run, body.reason)
+            audit.record(session, caller, "run.cancel", run.id, reason=body.reason)
             return Answer(status=202, body=views.one_run(session, run))
 
         answer = once(session, request, body, effect)
@@ -76,32 +104,34 @@ def cancel_run(service: ServiceOf, request: Request, run_id: Id, body: Cancel = 
 def list_steps(
     service: ServiceOf,
     run_id: Id,
+    trial: OneTrial = None,
     after: Annotated[int, Query(ge=-1, lt=2**31)] = -1,
     limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
 ) -> StepPage:
     """Steps of the disturbed part that every rank has committed, in order."""
     with service.database.read() as session:
-        return views.steps_shape(session, existing_run(session, run_id), after=after, limit=limit)
+        run = existing_run(session, run_id)
+        return views.steps_shape(session, run, chosen_trial(session, run, trial), after=after, limit=limit)
 
 
 @router.get("/runs/{run_id}/workers")
-def list_workers(service: ServiceOf, run_id: Id) -> WorkerList:
-    """Every worker that the run ever had, and which rank it holds now."""
+def list_workers(service: ServiceOf, run_id: Id, trial: OneTrial = None) -> WorkerList:
+    """Every worker that the trial ever had, and which rank it holds now."""
     with service.database.read() as session:
-        existing_run(session, run_id)
-        trial = store.newest_trial(session, run_id)
-        if trial is None:
-            return WorkerList(items=[], generation=None)
-        return views.workers_shape(store.roster(session, trial.id), trial.first_at or 0)
+        chosen = chosen_trial(session, existing_run(session, run_id), trial)
+        return views.workers_shape(store.roster(session, chosen.id), chosen.first_at or 0)
 
 
-def _scenario(service: Service, body: NewRun) -> Scenario:
-    if (body.scenario is None) == (body.scenario_name is None):
-        raise Problem(422, "invalid-request", "give either scenario_name or scenario")
-    if body.scenario_name is not None:
-        scenario = catalog.scenario_named(body.scenario_name)
-    else:
-        scenario = Scenario.from_json(body.scenario)
-    catalog.refuse_paths(scenario, service.settings.allowed_files)
-    runtime_for(scenario, with_extra(service.settings.extra_runtimes))
-    return scenario if body.seed is None else replace(scenario, seed=body.seed)
+@router.get("/runs/{run_id}/log")
+def get_log(
+    service: ServiceOf,
+    run_id: Id,
+    trial: OneTrial = None,
+    tail: Annotated[int, Query(ge=1, le=1000, description="At most so many lines")] = 200,
+) -> LogLines:
+    """The end of what the trial's process printed; nothing where another service ran it, or its directory is gone."""
+    with service.database.read() as session:
+        chosen = chosen_trial(session, existing_run(session, run_id), trial)
+    ours = chosen.directory is not None and chosen.service_id in (None, service.executor.service)
+    lines = last_lines(Path(str(chosen.directory)) / LOG_NAME) if ours else []
+    return LogLines(trial=chosen.id, lines=lines[-tail:])

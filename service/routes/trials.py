@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
 
-from service import store, views
-from service.routes.common import PROBLEMS, Id, ServiceOf, existing_run, existing_trial
-from service.shapes import TimelineShape, TrialList, TrialShape
+from fastapi import APIRouter, Query
+
+from chaos.verdict import Verdict
+from service import listing, store, views
+from service.routes.common import PROBLEMS, Cursor, Id, ServiceOf, existing_run, existing_trial
+from service.shapes import TimelineShape, TrialList, TrialPage, TrialShape
+from service.states import RunState
 
 router = APIRouter(tags=["trials"], responses=PROBLEMS)
 
@@ -16,6 +20,31 @@ def list_trials(service: ServiceOf, run_id: Id) -> TrialList:
     with service.database.read() as session:
         existing_run(session, run_id)
         return TrialList(items=[views.trial_shape(session, trial) for trial in store.trials_of(session, run_id)])
+
+
+@router.get("/trials")
+def list_all_trials(
+    service: ServiceOf,
+    scenario: Annotated[str | None, Query(max_length=200)] = None,
+    verdict: Verdict | None = None,
+    state: RunState | None = None,
+    commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Cursor = None,
+) -> TrialPage:
+    """Of all runs, newest first, without their recoveries."""
+    with service.database.read() as session:
+        found = listing.all_trials(
+            session,
+            scenario=scenario,
+            verdict=verdict,
+            state=state,
+            commit=commit,
+            limit=limit,
+            before=int(cursor) if cursor else None,
+        )
+        items = [views.trial_summary(trial) for trial in found]
+        return TrialPage(items=items, next=str(found[-1].position) if len(found) == limit else None)
 
 
 @router.get("/trials/{trial_id}")

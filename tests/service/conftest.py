@@ -1,4 +1,8 @@
-"""Fixtures of the service's tests."""
+"""Fixtures of the service's tests.
+
+Every test that uses a database runs on SQLite and on PostgreSQL: on both in `make test` where it is marked
+`both_databases`, else on PostgreSQL in `make soak`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from service.database import Database
 from service.settings import Settings
+from tests.service import databases
 from tests.service.helpers import Harness, harness
 
 # Stands for a trial's process: it lives until its standard input, or the file `end` in its directory, says otherwise.
@@ -21,11 +27,45 @@ while not (directory / "end").exists():
 """
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames:
+        both = metafunc.definition.get_closest_marker("both_databases") is not None
+        postgres = pytest.param("postgres", marks=() if both else pytest.mark.soak)
+        metafunc.parametrize("database_kind", ["sqlite", postgres])
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    with databases.server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: str) -> Iterator[str]:
+    """The name of a database with the newest schema, to be copied: migrating takes longer than copying."""
+    with databases.database(postgres_server) as url:
+        database = Database(url)
+        database.migrate()
+        database.close()
+        yield databases.name_of(url)
+
+
 @pytest.fixture
-def settings(tmp_path: Path) -> Iterator[Settings]:
+def database_url(request: pytest.FixtureRequest, database_kind: str) -> Iterator[str | None]:
+    """None: SQLite in the data directory."""
+    if database_kind == "sqlite":
+        yield None
+        return
+    like = request.getfixturevalue("migrated_postgres")
+    with databases.database(request.getfixturevalue("postgres_server"), like=like) as url:
+        yield url
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str | None) -> Iterator[Settings]:
     """A service whose trials are processes that do nothing, so that a test plays them."""
     directory = tmp_path / "data"
-    yield Settings(directory=directory, trial_command=(sys.executable, "-c", LIVING))
+    yield Settings(directory=directory, database_url=database_url, trial_command=(sys.executable, "-c", LIVING))
     for trial in directory.glob("trials/*"):
         (trial / "end").touch()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -68,6 +70,15 @@ class Harness:
         self.tick()
         trials = (await self.get(f"/runs/{run['id']}/trials"))["items"]
         return await self.get(f"/runs/{run['id']}"), Path(trials[0]["directory"])
+
+    async def until_ended(self, run: str) -> Json:
+        """Follow the run until the process of its trial, which the test has ended, is seen to be gone."""
+        deadline = time.monotonic() + 20.0
+        while (state := await self.get(f"/runs/{run}"))["state"] in ("QUEUED", "RUNNING"):
+            assert time.monotonic() < deadline, f"{run} does not end: {state}"
+            self.tick()
+            await asyncio.sleep(0.01)
+        return state
 
 
 def problem(answer: httpx.Response, status: int) -> Json:

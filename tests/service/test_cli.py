@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from service import inject
-from service.doctor import trouble_with
+from service.files import trouble_with
 from service.settings import Settings, SettingsError, data_directory
 
 
@@ -142,7 +142,7 @@ def test_settings_refuse_what_cannot_be() -> None:
         lambda: replace(settings, port=70000),
         lambda: replace(settings, max_active=0),
         lambda: replace(settings, poll_s=0.0),
-        lambda: replace(settings, host="::"),
+        lambda: replace(settings, database_url="mysql://x"),
     ]
     for make in wrong:
         with pytest.raises(SettingsError):

@@ -187,7 +187,7 @@ async def test_a_trial_started_in_the_last_moment_is_not_started_again(
 async def test_an_undelivered_fault_is_delivered_by_the_next_service_once(settings: Settings) -> None:
     async with harness(settings) as first:
         run, directory = await first.started()
-        first.service.executor.deliver = lambda run: None  # type: ignore[method-assign]
+        first.service.executor.deliver = lambda run=None: None  # type: ignore[method-assign]
         body = {"kind": "process_kill", "target": {"rank": 0}}
         fault = (await first.post(f"/runs/{run['id']}/faults", body)).json()
         assert not (directory / "requests.jsonl").exists()

@@ -40,12 +40,14 @@ def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
 class Served:
     """A service that a test may kill and start again on the same data directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, database_url: str | None) -> None:
         self.directory = directory
+        self.database = () if database_url is None else ("--database", database_url)
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> Client:
         command = [sys.executable, "-m", "service.cli", "serve", "--port", "0", "--dir", str(self.directory)]
+        command += self.database
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         client = Client(wait_until(lambda: address_in(self.directory) or "", "the service's address"))
         wait_until(client.ready, "the service to be ready")
@@ -62,8 +64,8 @@ class Served:
 
 
 @pytest.fixture
-def served(run_dir: Path) -> Iterator[Served]:
-    service = Served(run_dir)
+def served(run_dir: Path, database_url: str | None) -> Iterator[Served]:
+    service = Served(run_dir, database_url)
     yield service
     if service.process is not None:
         service.end(signal.SIGKILL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+from service import store
 from service.hub import Hub
 from service.routes.events import _stream
 from tests.service.helpers import Harness, Script
@@ -23,9 +24,7 @@ async def ended_run(api: Harness) -> str:
     def ended() -> bool:
         api.tick()
         with api.service.database.read() as session:
-            from service.store import active_trials
-
-            return not active_trials(session)
+            return not store.running_trials(session)
 
     wait_until(ended, "the end of the run")
     return str(run["id"])

@@ -1,0 +1,1 @@
+"""The commands of `phoenix` that speak with a service or its database, one module for each kind of thing."""

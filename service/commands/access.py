@@ -1,0 +1,116 @@
+"""`phoenix tokens create|list|revoke`: in the database itself, or by REST with `--server`.
+
+Whoever can read the database needs no token to make the first one.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from service.callers import Role
+from service.commands.common import (
+    AsJson,
+    DatabaseUrl,
+    Directory,
+    Json,
+    Reason,
+    Server,
+    connected,
+    fail,
+    opened,
+    show,
+    table,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Tokens: who may use a service that others can reach.")
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who uses it; the audit log says this name.")],
+    role: Annotated[
+        Role, typer.Option(help="viewer: look. operator: run, break, halt. admin: tokens too.")
+    ] = Role.ADMIN,
+    days: Annotated[
+        float | None, typer.Option(min=0.001, max=36_500, help="Valid for so many days (else: until revoked).")
+    ] = None,
+    server: Server = None,
+    directory: Directory = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it; it is told this once. From the first one on every request needs one."""
+    from service import store, tokens
+    from service.callers import LOCAL
+    from service.routes.tokens import token_shape
+
+    expires_at = None if days is None else store.now() + timedelta(days=days)
+    if server is not None:
+        with connected(server, directory) as client:
+            until = None if expires_at is None else expires_at.isoformat()
+            answer = client.post("/tokens", {"name": name, "role": role.value, "expires_at": until})
+    else:
+        with opened(directory, database) as (found, _), found.write() as session:
+            if tokens.count_valid(session, Role.ADMIN) == 0 and role is not Role.ADMIN:
+                fail("the first token must be an admin's: --role admin")
+            token, text = tokens.create(session, LOCAL, name, role, expires_at)
+            answer = {**token_shape(token).model_dump(mode="json"), "token": text}
+    show(answer, as_json, lambda: str(answer["token"]))
+
+
+@app.command("list")
+def list_tokens(
+    server: Server = None, directory: Directory = None, database: DatabaseUrl = None, as_json: AsJson = False
+) -> None:
+    """All tokens that were ever made, and when each was used last."""
+    from service import tokens
+    from service.routes.tokens import token_shape
+
+    if server is not None:
+        with connected(server, directory) as client:
+            items = client.get("/tokens")["items"]
+    else:
+        with opened(directory, database) as (found, _), found.read() as session:
+            items = [token_shape(token).model_dump(mode="json") for token in tokens.all_tokens(session)]
+    show({"items": items}, as_json, lambda: _table(items))
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(help="Its id, as `phoenix tokens list` says it.")],
+    reason: Reason = "",
+    server: Server = None,
+    directory: Directory = None,
+    database: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refuse a token, and the sessions begun with it, from now on."""
+    from service import tokens
+    from service.callers import LOCAL
+    from service.control_tables import Token
+    from service.routes.tokens import token_shape
+
+    if server is not None:
+        with connected(server, directory) as client:
+            answer = client.post(f"/tokens/{token}/revoke", {"reason": reason})
+    else:
+        with opened(directory, database) as (found, _), found.write() as session:
+            if (row := session.get(Token, token)) is None:
+                fail(f"there is no token {token!r}; `phoenix tokens list` names them")
+            tokens.revoke(session, LOCAL, row, reason)
+            answer = token_shape(row).model_dump(mode="json")
+    show(answer, as_json, lambda: f"token {answer['id']} ({answer['name']}) is revoked")
+
+
+def _table(items: list[Json]) -> str:
+    if not items:
+        return "there is no token: the service listens on 127.0.0.1 only, and everybody there may use it"
+    rows = [("ID", "NAME", "ROLE", "CREATED", "LAST USED", "STATE")]
+    for item in items:
+        state = "valid" if item["valid"] else "revoked" if item["revoked_at"] else "expired"
+        used = str(item["last_used_at"] or "never")[:16]
+        rows.append((item["id"], item["name"], item["role"], str(item["created_at"])[:16], used, state))
+    return table(rows)

@@ -1,0 +1,69 @@
+"""Who changed what, when and why."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from service import audit
+from service.routes.common import PROBLEMS, Cursor, ServiceOf
+from service.shapes import Json, Shape
+
+router = APIRouter(tags=["audit"], responses=PROBLEMS)
+
+Name = Annotated[str | None, Query(max_length=100)]
+
+
+class AuditShape(Shape):
+    id: str
+    at: datetime
+    actor: str
+    role: str
+    action: str
+    target: str
+    reason: str | None
+    detail: Json
+
+
+class AuditPage(Shape):
+    items: list[AuditShape]
+    next: str | None
+
+
+@router.get("/audit")
+def list_audit(
+    service: ServiceOf,
+    actor: Name = None,
+    action: Name = None,
+    target: Name = None,
+    since: datetime | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: Cursor = None,
+) -> AuditPage:
+    """Every change, newest first."""
+    with service.database.read() as session:
+        rows = audit.entries(
+            session,
+            actor=actor,
+            action=action,
+            target=target,
+            since=since,
+            limit=limit,
+            before=int(cursor) if cursor else None,
+        )
+        items = [
+            AuditShape(
+                id=str(row.seq),
+                at=row.at,
+                actor=row.actor,
+                role=row.role,
+                action=row.action,
+                target=row.target,
+                reason=row.reason,
+                detail=row.detail,
+            )
+            for row in rows
+        ]
+        return AuditPage(items=items, next=items[-1].id if len(items) == limit else None)

@@ -1,0 +1,168 @@
+"""Runs out of a database and into another: by directories, which hold all of a trial."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from service import archive, retention, store
+from service.archive import ArchiveError
+from service.context import opened_database
+from service.database import Database
+from service.settings import Settings
+from service.tables import EventRow, Run, StepSample, Trial
+from tests.service.helpers import TINY, Harness, Json, Script
+
+pytestmark = pytest.mark.both_databases
+
+
+async def a_run(api: Harness, trials: int = 1) -> Json:
+    """One that ended, with a kill and its recovery in each trial."""
+    body = {"scenario": TINY, "trials": trials, "reason": "to keep"}
+    run: Json = (await api.post("/runs", body)).json()
+    for _ in range(trials):
+        api.tick()
+        (active,) = [t for t in (await api.get(f"/runs/{run['id']}/trials"))["items"] if t["state"] == "RUNNING"]
+        directory = Path(active["directory"])
+        script = Script(directory)
+        script.begin()
+        script.step(0)
+        script.kill_rank_1("kill", step=1)
+        script.step(1, generation=1, workers=("w0", "w2"))
+        script.result()
+        script.close()
+        (directory / "end").touch()
+        await until_trial_ended(api, active["id"])
+    return await api.get(f"/runs/{run['id']}")
+
+
+async def until_trial_ended(api: Harness, trial: str) -> None:
+    from tests.support import wait_until
+
+    def ended() -> bool:
+        api.tick()
+        with api.service.database.read() as session:
+            return session.get_one(Trial, trial).finished_at is not None
+
+    wait_until(ended, "the end of the trial")
+
+
+def elsewhere(settings: Settings, tmp_path: Path) -> Database:
+    """Another, empty database."""
+    del settings
+    return opened_database(Settings(directory=tmp_path, database_url=f"sqlite:///{tmp_path / 'other.db'}"))
+
+
+def told(database: Database, run: str) -> Json:
+    """What matters of a run, wherever it lies."""
+    with database.read() as session:
+        row = store.find_run(session, run)
+        assert row is not None
+        trials = store.trials_of(session, run)
+        return {
+            "run": [row.id, row.scenario, row.seed, row.state, row.verdict, row.reason, row.created_at, row.step],
+            "trials": [[t.id, t.number, t.seed, t.state, t.verdict, t.checks, t.first_at] for t in trials],
+            "events": sorted((e.kind, e.at) for e in store.events(session, run, after=0, limit=10_000)),
+            "recoveries": [[r.document for r in store.recoveries(session, t.id)] for t in trials],
+            "steps": [store.step_rows(session, t.id, 100, after=-1, limit=100) for t in trials],
+        }
+
+
+async def test_a_lost_database_is_made_again_from_the_directories(api: Harness, tmp_path: Path) -> None:
+    run = await a_run(api, trials=2)
+    other = elsewhere(api.service.settings, tmp_path)
+    trials = api.service.settings.trials
+    done = list(archive.import_all(other, [trials], trials))
+    assert sorted(str(item.trial) for item in done) == run["trials"]
+    assert told(other, run["id"]) == told(api.service.database, run["id"])
+    again = list(archive.import_all(other, [trials], trials))
+    assert [item.trial for item in again] == [None, None] and "there already" in again[0].reason
+    other.close()
+
+
+async def test_an_export_is_read_anywhere(api: Harness, tmp_path: Path) -> None:
+    run, other_run = await a_run(api), await a_run(api)
+    file = tmp_path / "runs.tar.gz"
+    assert archive.export(api.service.database, [run["id"]], file) == ([f"{run['id']}-1"], [])
+    other = elsewhere(api.service.settings, tmp_path)
+    (done,) = archive.import_all(other, [file], tmp_path / "there")
+    assert done.trial == f"{run['id']}-1" and done.directory == tmp_path / "there" / f"{run['id']}-1"
+    assert told(other, run["id"]) == told(api.service.database, run["id"])
+    with other.read() as session:
+        assert store.find_run(session, other_run["id"]) is None
+    with pytest.raises(ArchiveError, match="there already"):
+        archive.export(api.service.database, [], file)
+    with pytest.raises(ArchiveError, match="no run 'nix'"):
+        archive.export(api.service.database, ["nix"], tmp_path / "x.tar.gz")
+    other.close()
+
+
+async def test_what_is_no_trial_says_so(api: Harness, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("no archive")
+    for path in (tmp_path / "empty", tmp_path / "file"):
+        with pytest.raises(ArchiveError, match=path.name):
+            list(archive.import_all(api.service.database, [path], tmp_path))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "spec.json").write_text("{}")
+    (done,) = archive.import_all(api.service.database, [tmp_path / "broken"], tmp_path)
+    assert done.trial is None and "spec.json" in done.reason
+
+
+async def test_a_trial_by_hand_becomes_a_run_of_its_own(api: Harness, tmp_path: Path) -> None:
+    run = await a_run(api)
+    directory = api.service.settings.trials / run["trials"][0]
+    (directory / "run.json").unlink()
+    other = elsewhere(api.service.settings, tmp_path)
+    (done,) = archive.import_all(other, [directory], tmp_path)
+    assert done.trial is not None and done.trial.startswith("import-")
+    (again,) = archive.import_all(other, [directory], tmp_path)
+    assert again.trial is None and "there already" in again.reason
+    other.close()
+
+
+async def test_old_runs_lose_their_events_and_keep_what_is_compared(api: Harness) -> None:
+    old, new = await a_run(api), await a_run(api)
+    with api.service.database.write() as session:
+        row = store.find_run(session, old["id"])
+        assert row is not None
+        row.finished_at = store.now() - timedelta(days=100)
+    assert retention.archive(api.service.database, timedelta(days=90)) == [old["id"]]
+    retention.tidy(api.service.database)
+    with api.service.database.read() as session:
+        for table in (EventRow, StepSample):
+            assert {row.trial_id for row in session.query(table)} == {new["trials"][0]}
+        assert {row.id for row in session.query(Run)} == {old["id"], new["id"]}
+    seen = await api.get(f"/runs/{old['id']}")
+    assert seen["archived"] and seen["verdict"] == "PASS" and not (await api.get(f"/runs/{new['id']}"))["archived"]
+    trial = await api.get(f"/trials/{old['trials'][0]}")
+    directory = Path(trial["directory"])
+    assert (directory / "result.json").exists() and not (directory / "run").exists()
+    assert (await api.get(f"/runs/{old['id']}/steps"))["items"] == []
+    assert retention.archive(api.service.database, timedelta(days=90)) == []
+
+
+async def test_the_commands(api: Harness, tmp_path: Path) -> None:
+    run = await a_run(api)
+    settings = api.service.settings
+    base = ["--dir", str(settings.directory), *(["--database", settings.database_url] if settings.database_url else [])]
+
+    def phoenix(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "service.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    file = tmp_path / "x.tar.gz"
+    done = phoenix("export", str(file), *base, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"file": str(file), "trials": run["trials"], "missing": []}
+    again = phoenix("export", str(file), *base)
+    assert again.returncode == 2 and "there already" in again.stderr
+    there = phoenix("import", str(file), "--dir", str(tmp_path / "there"))
+    assert there.returncode == 0 and "1 trials imported" in there.stdout, there.stderr
+    dry = phoenix("prune", "--keep-days", "0", "--dry-run", *base, "--json")
+    assert json.loads(dry.stdout) == {"runs": [run["id"]], "dry_run": True}
