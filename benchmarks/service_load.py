@@ -6,8 +6,8 @@
 
 The service is `phoenix serve` as anybody starts it. Its tables are filled with made-up rows: runs of five trials, one
 fault and one recovery in each trial, and one long run with 5,000 steps of four ranks. Then each address is asked for,
-one request at a time; the time is the client's, so the way over loopback is in it. It fails (exit code 1) where a median is
-above the goal.
+one request at a time; the time is the client's, so the way over loopback is in it. It fails (exit code 1) where a
+median is above the goal.
 """
 
 from __future__ import annotations

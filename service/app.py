@@ -16,6 +16,7 @@ from service.etags import ETags
 from service.guard import LocalOnly, SafeAnswers, SmallBodies, only_json, only_known_parameters, only_text
 from service.metrics import Measured, Metrics
 from service.routes import (
+    annotations,
     audit,
     catalog,
     comparisons,
@@ -38,7 +39,10 @@ from service.settings import Settings
 PREFIX = "/api/v1"
 # Who may use what: a viewer may read what an operator may change.
 ROUTERS: Final = (
-    ((runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history), (for_operators,)),
+    (
+        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, annotations),
+        (for_operators,),
+    ),
     ((audit, tokens, webhooks), (for_admins,)),
     ((session,), ()),
 )

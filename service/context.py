@@ -19,6 +19,7 @@ from service.executor import Executor
 from service.gate import Gate
 from service.host import Host
 from service.hub import Hub
+from service.known import known_in
 from service.loops import Loop
 from service.metrics import Metrics
 from service.settings import LOOPBACK, Settings, SettingsError
@@ -48,7 +49,8 @@ class Service:
         self.host = Host()
         self.metrics.observe(self.database, settings)
         self.executor = Executor(settings, self.database, self.hub, queue.identity(settings.directory))
-        self.clockwork = Clockwork(settings, self.database)
+        self.known = known_in(settings.directory)
+        self.clockwork = Clockwork(settings, self.database, self._compare)
         self.postman = Postman(self.database)
         self._loops = (
             Loop("clockwork", CLOCK_S, self.clockwork.tick),
@@ -60,6 +62,9 @@ class Service:
         self.executor.start()
         for loop in self._loops:
             loop.start()
+
+    def _compare(self, base: str, head: str) -> dict[str, object]:
+        return self.known.compare(base, head).to_json()
 
     def close(self) -> None:
         self.hub.close()

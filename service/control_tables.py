@@ -165,3 +165,17 @@ class Delivery(Base):
     delivered_at: Mapped[datetime | None]
     status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)
+
+
+class Annotation(Base):
+    """What somebody knows of a moment, a commit, a scenario or a run."""
+
+    __tablename__ = "annotations"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    at: Mapped[datetime] = mapped_column(index=True)
+    text: Mapped[str] = mapped_column(Text)
+    by: Mapped[str] = mapped_column(String(100))
+    commit: Mapped[str | None] = mapped_column(String(100))
+    scenario: Mapped[str | None] = mapped_column(String(200))
+    run_id: Mapped[str | None] = mapped_column(String(32))

@@ -1,23 +1,34 @@
-"""What a request or a schedule names, as the trials of a run: registered scenarios and workloads only."""
+"""What a request or a schedule names, as the trials of a run: registered scenarios, suites and workloads only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from chaos.errors import ChaosError, Unsupported
 from chaos.runtimes import runtime_for, with_extra
 from chaos.scenario import Scenario
 from service import catalog
 from service.problems import Problem
 from service.settings import Settings
 from service.shapes import NewRun
+from service.store import MOST_TRIALS
 
 MOST_SEED = 2**63 - 1
 
 
 def plan(settings: Settings, body: NewRun) -> Sequence[Scenario]:
     """One scenario for each trial. Raises Problem and ChaosError for what cannot be run here."""
-    scenario = _scenario(settings, body)
+    given = [value for value in (body.scenario, body.scenario_name, body.suite) if value is not None]
+    if len(given) != 1:
+        raise Problem(422, "invalid-request", "give one of scenario_name, scenario and suite")
+    if body.suite is not None:
+        return _of_suite(settings, body, body.suite)
+    if body.scenario_name is not None:
+        scenario = catalog.scenario_named(body.scenario_name)
+    else:
+        scenario = Scenario.from_json(body.scenario)
+    _refuse(settings, scenario)
     if body.seed is not None:
         scenario = replace(scenario, seed=body.seed)
     if scenario.seed + body.trials - 1 > MOST_SEED:
@@ -25,13 +36,26 @@ def plan(settings: Settings, body: NewRun) -> Sequence[Scenario]:
     return [replace(scenario, seed=scenario.seed + number) for number in range(body.trials)]
 
 
-def _scenario(settings: Settings, body: NewRun) -> Scenario:
-    if (body.scenario is None) == (body.scenario_name is None):
-        raise Problem(422, "invalid-request", "give either scenario_name or scenario")
-    if body.scenario_name is not None:
-        scenario = catalog.scenario_named(body.scenario_name)
-    else:
-        scenario = Scenario.from_json(body.scenario)
+def _of_suite(settings: Settings, body: NewRun, name: str) -> Sequence[Scenario]:
+    """What this machine cannot do is left out, as `phoenix nightly` does."""
+    if body.seed is not None or body.trials != 1:
+        raise Problem(422, "invalid-request", "a suite says itself which seeds it runs, and how often")
+    suite = catalog.suite_named(name)
+    found: list[Scenario] = []
+    refusal: ChaosError | None = None
+    for trial in suite.trials:
+        try:
+            _refuse(settings, trial.scenario)
+            found.append(trial.scenario)
+        except Unsupported as error:
+            refusal = error
+    if not found:
+        raise refusal or Problem(422, "refused", f"suite {name} has no trials")
+    if len(found) > MOST_TRIALS:
+        raise Problem(422, "refused", f"suite {name} stands for {len(found)} trials; a run has at most {MOST_TRIALS}")
+    return found
+
+
+def _refuse(settings: Settings, scenario: Scenario) -> None:
     catalog.refuse_paths(scenario, settings.allowed_files)
     runtime_for(scenario, with_extra(settings.extra_runtimes))
-    return scenario

@@ -101,7 +101,8 @@ def fire(
     if before is not None and schedule.overlap == Overlap.CANCEL_PREVIOUS:
         endings.cancel(session, before, f"schedule {schedule.name} was due again")
     try:
-        plan = planning.plan(settings, NewRun.model_validate(schedule.document))
+        body = NewRun.model_validate(schedule.document)
+        plan = planning.plan(settings, body)
     except (Problem, ChaosError, ValueError) as error:
         told = {"schedule": schedule.id, "name": schedule.name, "error": str(error)}
         webhooks.tell(session, "schedule.failed", told, also=schedule.webhook_id)
@@ -109,6 +110,7 @@ def fire(
     run = store.add_run(
         session,
         plan,
+        suite=body.suite,
         schedule=schedule.id,
         by=caller.name,
         reason=f"schedule {schedule.name}, due {at:%Y-%m-%d %H:%M} UTC",

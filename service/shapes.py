@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from chaos.verdict import Verdict
 from service.states import FaultState, RunState
-from service.store import MOST_TRIALS
 
 Json = dict[str, Any]
 
@@ -78,15 +77,17 @@ class RunPage(Shape):
 
 
 class NewRun(Shape):
-    """Either the name of a scenario that ships with PHOENIX, or one in full; a few fields may be overridden.
+    """Either the name of a scenario or of a suite that ships with PHOENIX, or a scenario in full.
 
-    `trials`: how often, each with a seed of its own (`seed`, the next one, and so on).
+    `trials`: how often a scenario runs, each time with a seed of its own (`seed`, the next one, and so on); a suite
+    says itself what it runs.
     """
 
     scenario_name: str | None = None
     scenario: Json | None = None
+    suite: str | None = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63)] = None
-    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS)] = 1
+    trials: Annotated[int, Field(ge=1, le=200)] = 1
     reason: Reason = ""
 
 
@@ -319,6 +320,20 @@ class FaultKindShape(Shape):
 
 class FaultKindList(Shape):
     items: list[FaultKindShape]
+
+
+class SuiteShape(Shape):
+    """A list of scenarios that run as one; `trials`: how many that are, with their seeds and repetitions."""
+
+    name: str
+    title: str
+    description: str
+    scenarios: list[str]
+    trials: int
+
+
+class SuiteList(Shape):
+    items: list[SuiteShape]
 
 
 class ItemList(Shape):

@@ -21,7 +21,7 @@ from service.tables import EventRow, FaultRow, RecoveryRow, Run, StepSample, Tri
 
 ROSTER_KINDS = ("worker_spawned", "worker_exited", "spare_parked", "world_formed", "failure_detected")
 
-MOST_TRIALS = 200
+MOST_TRIALS = 999
 # Positions of trials that a run has at most, so that those of the next run come after them.
 POSITIONS = 1000
 

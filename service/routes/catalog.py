@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from chaos.kinds import FAULT_KINDS
+from chaos.suite import Suite
 from chaos.workloads import WORKLOADS
 from service import catalog
 from service.routes.common import PROBLEMS, Id, ServiceOf
-from service.shapes import FaultKindList, FaultKindShape, ItemList, Json
+from service.shapes import FaultKindList, FaultKindShape, ItemList, Json, SuiteList, SuiteShape
 
 router = APIRouter(tags=["catalog"], responses=PROBLEMS)
 
@@ -32,6 +33,26 @@ def list_scenarios() -> ItemList:
 @router.get("/scenarios/{name}")
 def get_scenario(name: Id) -> Json:
     return catalog.scenario_named(name).to_json()
+
+
+@router.get("/suites")
+def list_suites() -> SuiteList:
+    return SuiteList(items=[_suite(suite) for suite in catalog.suites().values()])
+
+
+@router.get("/suites/{name}")
+def get_suite(name: Id) -> SuiteShape:
+    return _suite(catalog.suite_named(name))
+
+
+def _suite(suite: Suite) -> SuiteShape:
+    return SuiteShape(
+        name=suite.name,
+        title=suite.description or suite.name,
+        description=suite.description,
+        scenarios=list(dict.fromkeys(trial.scenario.name for trial in suite.trials)),
+        trials=len(suite.trials),
+    )
 
 
 @router.get("/workloads")

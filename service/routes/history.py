@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 
-from chaos.compare.history import codes, history, machines, series
+from chaos.compare.history import Annotation, codes, history, machines, series
 from chaos.compare.samples import METRICS, TOTAL
 from service.comparison_shapes import HistoryShape, SeriesShape
-from service.context import Service
-from service.known import Known, known_in
+from service.known import Known
 from service.problems import Problem, not_found
+from service.routes.annotations import about
 from service.routes.common import PROBLEMS, ServiceOf
 
 router = APIRouter(tags=["history"], responses=PROBLEMS)
 
 Name = Annotated[str, Query(max_length=64)]
+MOST_REMARKS = 200
 
 
-def _known(request: Request, service: ServiceOf) -> Known:
-    """Kept with the application, because it remembers what it has read."""
-    state = request.app.state
-    if getattr(state, "known_of", None) is not service:
-        state.known, state.known_of = _known_of(service), service
-    found: Known = state.known
-    return found
-
-
-def _known_of(service: Service) -> Known:
-    return known_in(service.settings.directory)
+def _known(service: ServiceOf) -> Known:
+    """Kept with the service, because it remembers what it has read."""
+    return service.known
 
 
 KnownOf = Annotated[Known, Depends(_known)]
@@ -46,6 +39,7 @@ def list_series(known: KnownOf) -> SeriesShape:
 
 @router.get("/history")
 def show_history(
+    service: ServiceOf,
     known: KnownOf,
     scenario: Name,
     metric: Name = TOTAL,
@@ -62,4 +56,6 @@ def show_history(
     if fault and not any(fault in sample.times for sample in samples):
         raise not_found("fault of this scenario", fault)
     found = history(samples, scenario, fault=fault, metric=metric, newest=limit)
-    return HistoryShape.model_validate(found.to_json(subjects=known.subjects(samples)))
+    with service.database.read() as session:
+        remarks = [Annotation(at=row.at.isoformat(), text=row.text) for row in about(session, scenario, MOST_REMARKS)]
+    return HistoryShape.model_validate(found.to_json(remarks, subjects=known.subjects(samples)))

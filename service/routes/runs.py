@@ -33,8 +33,8 @@ def submit_run(service: ServiceOf, caller: CallerOf, request: Request, body: New
 
         def effect() -> Answer:
             plan = planning.plan(service.settings, body)
-            run = store.add_run(session, plan, by=caller.name, reason=body.reason)
-            detail = {"scenario": plan[0].name, "trials": len(plan)}
+            run = store.add_run(session, plan, suite=body.suite, by=caller.name, reason=body.reason)
+            detail = {"scenario": plan[0].name, "suite": body.suite, "trials": len(plan)}
             audit.record(session, caller, "run.submit", run.id, reason=body.reason, detail=detail)
             return Answer(status=202, body=views.one_run(session, run), location=f"/api/v1/runs/{run.id}")
 

@@ -18,7 +18,7 @@ async def test_metrics_tell_of_answers_and_of_the_database(api: Harness) -> None
     answer = await api.client.get("/metrics")
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
-    route = 'method="GET",route="/api/v1/runs/{run_id}"'
+    route = 'method="GET",route="/runs/{run_id}"'
     assert f'phoenix_http_requests_total{{{route},status="200"}} 1.0' in lines
     assert f'phoenix_http_requests_total{{{route},status="404"}} 1.0' in lines
     for line in (

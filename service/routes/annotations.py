@@ -1,0 +1,102 @@
+"""Notes: a new kernel, a moved machine, why a commit is slower. The history and the regressions show them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import AwareDatetime, Field
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from service import audit, store
+from service.access import CallerOf
+from service.control_tables import Annotation
+from service.idempotency import Answer, once
+from service.problems import not_found
+from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
+from service.shapes import Shape
+
+router = APIRouter(tags=["annotations"], responses=PROBLEMS)
+
+
+class NewAnnotation(Shape):
+    """`at`: the moment that it is about (now, if left out)."""
+
+    text: Annotated[str, Field(min_length=1, max_length=2000)]
+    at: AwareDatetime | None = None
+    commit: Annotated[str | None, Field(min_length=4, max_length=100)] = None
+    scenario: Annotated[str | None, Field(max_length=200)] = None
+    run: Annotated[str | None, Field(max_length=32)] = None
+
+
+class AnnotationShape(Shape):
+    id: str
+    at: datetime
+    text: str
+    by: str
+    commit: str | None
+    scenario: str | None
+    run: str | None
+
+
+class AnnotationList(Shape):
+    items: list[AnnotationShape]
+    next: str | None
+
+
+@router.get("/annotations")
+def list_annotations(
+    service: ServiceOf,
+    scenario: Annotated[str | None, Query(max_length=200, description="Of this scenario, and of none")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> AnnotationList:
+    """Newest moment first."""
+    with service.database.read() as session:
+        return AnnotationList(items=[_shape(row) for row in about(session, scenario, limit)], next=None)
+
+
+@router.post("/annotations", status_code=201, response_model=AnnotationShape, openapi_extra=IDEMPOTENT)
+def annotate(service: ServiceOf, caller: CallerOf, request: Request, body: NewAnnotation) -> Response:
+    with service.database.write() as session:
+
+        def effect() -> Answer:
+            row = Annotation(
+                id=store.new_id("note"),
+                at=body.at or store.now(),
+                text=body.text,
+                by=caller.name,
+                commit=body.commit,
+                scenario=body.scenario,
+                run_id=body.run,
+            )
+            session.add(row)
+            audit.record(session, caller, "annotation.create", row.id, detail={"text": body.text})
+            return Answer(status=201, body=_shape(row), location="/api/v1/annotations")
+
+        return once(session, request, body, effect)
+
+
+@router.delete("/annotations/{annotation_id}", status_code=204)
+def remove_annotation(service: ServiceOf, caller: CallerOf, annotation_id: Id) -> None:
+    """What it said stays in the audit log."""
+    with service.database.write() as session:
+        if (row := session.get(Annotation, annotation_id)) is None:
+            raise not_found("annotation", annotation_id)
+        session.delete(row)
+        audit.record(session, caller, "annotation.delete", row.id, detail={"text": row.text})
+
+
+def about(session: Session, scenario: str | None, limit: int) -> list[Annotation]:
+    """Of this scenario, and those of no scenario: newest first."""
+    query = select(Annotation).order_by(Annotation.at.desc(), Annotation.id).limit(limit)
+    if scenario is not None:
+        query = query.where(or_(Annotation.scenario == scenario, Annotation.scenario.is_(None)))
+    return list(session.scalars(query))
+
+
+def _shape(row: Annotation) -> AnnotationShape:
+    return AnnotationShape(
+        id=row.id, at=row.at, text=row.text, by=row.by, commit=row.commit, scenario=row.scenario, run=row.run_id
+    )
