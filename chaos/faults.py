@@ -166,6 +166,9 @@ def _checked_params(kind: FaultKind, params: object) -> dict[str, object]:
         raise InvalidFault(f"must be a mapping, not {params!r}", field="params")
     for violation in violations(dict(params), kind.params_schema):
         raise InvalidFault(violation.message, field=f"params.{violation.field}".rstrip("."))
+    if params.get("count", 1) != 1 and "period_s" not in params:
+        message = "counts periods, and without period_s there are none: give both, or leave it out"
+        raise InvalidFault(message, field="params.count")
     return with_defaults(params, kind.params_schema)
 
 

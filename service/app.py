@@ -16,7 +16,6 @@ from service.etags import ETags
 from service.guard import LocalOnly, SafeAnswers, SmallBodies, only_json, only_known_parameters, only_text
 from service.metrics import Measured, Metrics
 from service.routes import (
-    annotations,
     audit,
     catalog,
     comparisons,
@@ -26,6 +25,7 @@ from service.routes import (
     halts,
     health,
     history,
+    notes,
     reverts,
     runs,
     schedules,
@@ -40,7 +40,7 @@ PREFIX = "/api/v1"
 # Who may use what: a viewer may read what an operator may change.
 ROUTERS: Final = (
     (
-        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, annotations),
+        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, notes),
         (for_operators,),
     ),
     ((audit, tokens, webhooks), (for_admins,)),

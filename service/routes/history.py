@@ -11,8 +11,8 @@ from chaos.compare.samples import METRICS, TOTAL
 from service.comparison_shapes import HistoryShape, SeriesShape
 from service.known import Known
 from service.problems import Problem, not_found
-from service.routes.annotations import about
 from service.routes.common import PROBLEMS, ServiceOf
+from service.routes.notes import about
 
 router = APIRouter(tags=["history"], responses=PROBLEMS)
 

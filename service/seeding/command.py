@@ -10,7 +10,7 @@ from pathlib import Path
 
 from service.context import address_in
 from service.database import Database
-from service.doctor import trouble_with
+from service.files import trouble_with
 from service.seeding.write import SeedingError, last_night, seed
 from service.settings import Settings
 

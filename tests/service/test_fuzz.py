@@ -17,6 +17,7 @@ import schemathesis
 import uvicorn
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
+from schemathesis.core.result import Ok
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import (
@@ -93,6 +94,7 @@ def fuzz(target: Target, *, examples: int) -> None:
     schema = schemathesis.openapi.from_dict(target.schema)
     start = int(os.environ.get("PHOENIX_FUZZ_SEED", "20261130"))
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
         operation = found.ok()
         if operation.path.startswith(APART):
             continue
