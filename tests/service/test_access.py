@@ -18,8 +18,6 @@ from service.settings import Settings, SettingsError
 from service.store import now
 from tests.service.helpers import TINY, Harness, Json, problem
 
-pytestmark = pytest.mark.both_databases
-
 
 def made(service: Service, role: Role) -> str:
     with service.database.write() as session:

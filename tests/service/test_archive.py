@@ -19,8 +19,6 @@ from service.settings import Settings
 from service.tables import EventRow, Run, StepSample, Trial
 from tests.service.helpers import TINY, Harness, Json, Script
 
-pytestmark = pytest.mark.both_databases
-
 
 async def a_run(api: Harness, trials: int = 1) -> Json:
     """One that ended, with a kill and its recovery in each trial."""

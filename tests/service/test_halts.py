@@ -11,8 +11,6 @@ from service import store
 from service.control_tables import Halt
 from tests.service.helpers import TINY, Harness, Json, Script, problem
 
-pytestmark = pytest.mark.both_databases
-
 STOP: Json = {"kind": "process_stop", "target": {"rank": 1}, "params": {"ttl_s": 30}}
 
 

@@ -15,8 +15,6 @@ from service.control_tables import Delivery, Firing, Schedule
 from service.timing import InvalidTiming, Kind, Timing
 from tests.service.helpers import TINY, Harness, Json, Script, problem
 
-pytestmark = pytest.mark.both_databases
-
 NIGHTLY: Json = {"name": "nightly", "kind": "cron", "cron": "0 2 * * *", "run": {"scenario": TINY}}
 
 

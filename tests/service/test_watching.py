@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from service import tokens
 from service.callers import LOCAL, Role
 from tests.service.helpers import Harness, problem
-
-pytestmark = pytest.mark.both_databases
 
 
 async def test_metrics_tell_of_answers_and_of_the_database(api: Harness) -> None:

@@ -19,8 +19,6 @@ from service.control_tables import Delivery
 from service.webhooks import MOST_ATTEMPTS, Postman, wait_after
 from tests.service.helpers import Harness, Json, problem
 
-pytestmark = pytest.mark.both_databases
-
 
 class Receiver:
     """A web server that answers as it is told and keeps what it got."""
