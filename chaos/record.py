@@ -41,12 +41,16 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a trial was asked to do and by which code: together with the seed it says how to do it again."""
+    """What a trial was asked to do and by which code: together with the seed it says how to do it again.
+
+    `seeded`: nothing of it happened; it was made up for looking at the pages (`phoenix demo --seed-data`).
+    """
 
     trial: str
     scenario: Scenario
     provenance: Provenance
     created_at: str
+    seeded: bool = False
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -55,6 +59,7 @@ class Spec:
             "seed": self.scenario.seed,
             **self.provenance.to_json(),
             "created_at": self.created_at,
+            **({"seeded": True} if self.seeded else {}),
         }
 
     @staticmethod
@@ -65,6 +70,7 @@ class Spec:
             scenario=parse(data["scenario"]),
             provenance=Provenance.from_json(data),
             created_at=str(data["created_at"]),
+            seeded=data.get("seeded") is True,
         )
 
 

@@ -181,6 +181,9 @@ class MachineItem(Shape):
 
 
 class SeriesShape(Shape):
+    """`seeded`: some of it is made up (`phoenix demo --seed-data`)."""
+
     items: list[SeriesItem]
     codes: list[CodeItem]
     machines: list[MachineItem]
+    seeded: bool

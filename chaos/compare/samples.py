@@ -64,6 +64,7 @@ class TrialSample:
     judged: bool
     succeeded: bool
     times: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    seeded: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -91,6 +92,7 @@ def sample_of(spec: Spec, result: Result) -> TrialSample:
         judged=judged,
         succeeded=judged and result.verdict is Verdict.PASS,
         times={fault: _times(_records(result.recoveries, fault)) for fault in planned} if judged else {},
+        seeded=spec.seeded,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,9 @@ from dashboards.series import Line, all_histories, line_of
 
 LAST_S = 24 * 3600
 SESSIONS = 30
+RED = ("FAIL", "UNKNOWN")
+LOOKED_INTO = 8
+"""Red runs whose trials are read for the reason; the page of a run has it in any case."""
 RECENT = 100
 """Runs that are looked at for what failed since yesterday."""
 
@@ -43,8 +46,11 @@ async def page(request: Request, api: Api) -> Shown:
         all_histories(api, limit=SESSIONS),
     )
     newest = recent or await api.items("runs", limit=1)
+    red_runs = [run for run in recent if run.get("verdict") in RED]
+    trials = await asyncio.gather(*(api.items("runs", run["id"], "trials") for run in red_runs[:LOOKED_INTO]))
+    reasons = {run["id"]: why_red(own) for run, own in zip(red_runs, trials, strict=False)}
     lines = [line_of(history, now) for history in overview.histories]
-    context = home_page(recent, newest, schedules, queue, lines, now)
+    context = home_page(recent, newest, schedules, queue, lines, reasons, now)
     return Shown(template="home.html", context={**context, "seeded": overview.seeded or any_seeded(newest)})
 
 
@@ -54,6 +60,7 @@ def home_page(
     schedules: Sequence[Json],
     queue: Json,
     lines: Sequence[Line],
+    reasons: Mapping[str, str],
     now: datetime,
 ) -> dict[str, Any]:
     """The context of home.html."""
@@ -65,7 +72,7 @@ def home_page(
         "counts": [
             (verdict, sum(run.get("verdict") == verdict for run in ended)) for verdict in ("PASS", "FAIL", "UNKNOWN")
         ],
-        "red": reds(ended, schedules, lines, now),
+        "red": reds(ended, schedules, lines, reasons, now),
         "lines": lines,
         "running": running,
         "queued": queue.get("queued", 0),
@@ -75,9 +82,15 @@ def home_page(
     }
 
 
-def reds(ended: Sequence[Json], schedules: Sequence[Json], lines: Sequence[Line], now: datetime) -> list[Red]:
+def reds(
+    ended: Sequence[Json],
+    schedules: Sequence[Json],
+    lines: Sequence[Line],
+    reasons: Mapping[str, str],
+    now: datetime,
+) -> list[Red]:
     """Failures first, then what cannot be judged, then what became slower, then nights that did not happen."""
-    failed = [_of_run(run, now) for run in ended if run.get("verdict") in ("FAIL", "UNKNOWN")]
+    failed = [_of_run(run, reasons.get(run["id"], ""), now) for run in ended if run.get("verdict") in RED]
     slower = [
         Red(
             tone="bad" if line.slower >= 1.2 else "warn",
@@ -101,17 +114,32 @@ def reds(ended: Sequence[Json], schedules: Sequence[Json], lines: Sequence[Line]
     return sorted(failed, key=lambda red: red.tone != "bad") + slower + stale
 
 
-def _of_run(run: Json, now: datetime) -> Red:
+def _of_run(run: Json, reason: str, now: datetime) -> Red:
     failed = run["verdict"] == "FAIL"
     name = run.get("suite") or run["scenario"]
     said = "a check failed" if failed else "it could not be judged"
     return Red(
         tone="bad" if failed else "warn",
         what=f"{name}: {run['verdict']}",
-        why=run.get("error") or said,
+        why=reason or run.get("error") or said,
         href=f"/runs/{run['id']}",
         when=text.age(run.get("finished_at") or run["created_at"], now),
     )
+
+
+def why_red(trials: Sequence[Json]) -> str:
+    """The first check that did not pass, and of how many trials that is the worst."""
+    red = sorted((trial for trial in trials if trial.get("verdict") in RED), key=lambda trial: trial["verdict"])
+    if not red:
+        return ""
+    found = [
+        (name, check) for name, check in (red[0].get("checks") or {}).items() if check["verdict"] == red[0]["verdict"]
+    ]
+    name, check = found[0] if found else ("", {})
+    told = f"{name}: {check['detail']}" if name else str(red[0].get("error") or "")
+    scenario = f"{red[0]['scenario']}, " if red[0].get("scenario") and len(trials) > 1 else ""
+    counted = f" ({text.count_of(len(red), len(trials))} trials)" if len(trials) > 1 else ""
+    return f"{scenario}{told}{counted}"
 
 
 def _why_stale(schedule: Json) -> str:

@@ -21,7 +21,10 @@ LIMIT = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One change of level of one series. `over`: a later change took it back; `faster`: it was for the better."""
+    """One change of level of one series. `over`: a later change took it back; `faster`: it was for the better.
+
+    `moved`: another machine or another scenario came after it, so nobody can say whether it is so still.
+    """
 
     scenario: str
     fault: str
@@ -32,7 +35,12 @@ class Change:
     at: str
     href: str
     over: bool
+    moved: bool
     faster: bool
+
+    @property
+    def open(self) -> bool:
+        return not (self.over or self.moved or self.faster)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +58,7 @@ class Suspect:
 
     @property
     def open(self) -> bool:
-        return any(not change.over and not change.faster for change in self.changes)
+        return any(change.open for change in self.changes)
 
 
 async def page(request: Request, api: Api) -> Shown:
@@ -106,5 +114,6 @@ def _change(history: Json, change: Json, point: Json) -> Change:
         at=text.clock(point["at"]),
         href=history_href(history),
         over=any(other["after"] <= change["before"] * SLOWER for other in later),
+        moved=any(cut["index"] > change["index"] for cut in history["breaks"]),
         faster=change["ratio"] < 1,
     )

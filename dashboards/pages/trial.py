@@ -22,6 +22,7 @@ CHECKS = {
     "agreement": "all ranks end with the same state",
     "no_leak": "no process, socket, memory, namespace, mount or file is left behind",
     "attribution": "the detector named those that were hit, for a cause that fits, and nobody else",
+    "gpu_health": "of each GPU's error the runtime saw what there was, and did what it asks for",
     "data_once": "each rank used its data in order, none twice and none left out",
 }
 

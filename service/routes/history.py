@@ -33,7 +33,12 @@ def list_series(known: KnownOf) -> SeriesShape:
     """Scenarios with their faults and metrics, codes (newest first) and machines of which there are trials."""
     samples = known.samples()
     return SeriesShape.model_validate(
-        {"items": series(samples), "codes": codes(samples, known.subjects(samples)), "machines": machines(samples)}
+        {
+            "items": series(samples),
+            "codes": codes(samples, known.subjects(samples)),
+            "machines": machines(samples),
+            "seeded": any(sample.seeded for sample in samples),
+        }
     )
 
 

@@ -16,7 +16,8 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from chaos.record import TrialDirectory
+from chaos.provenance import Provenance
+from chaos.record import Spec, TrialDirectory
 from chaos.scenario import Scenario
 from chaos.verdict import worst
 from service import catalog, store
@@ -88,6 +89,9 @@ def _write_night(directory: Path, database: Database, night: Night, *, kept: boo
     if kept:
         for place in places:
             TrialReader(database, Hub(), run, place.name, place).read()
+        with database.write() as session:  # as the end of a trial does: with the verdicts, which events do not hold
+            for place, (_, played) in zip(places, plays, strict=True):
+                replace_recoveries(session, place.name, [record.to_json() for record in played.result.recoveries])
     return len(plays)
 
 
@@ -98,21 +102,18 @@ def _write_directory(place: Path, night: Night, trial: SeededTrial, played: Seed
     directory = TrialDirectory(place)
     events = directory.run.events if kept else directory.path
     events.mkdir(parents=True)
-    spec = {
-        "trial": place.name,
-        "scenario": trial.scenario.to_json(),
-        "seed": trial.scenario.seed,
-        "commit": night.commit,
-        "dirty": False,
-        "diff": None,
-        "versions": {"python": "3.11.9", "torch": "2.13.0+cpu"},
-        "machine": dict(night.machine),
-        "boot": night.boot,
-        "created_at": _iso(trial.started),
-        "seeded": True,
-    }
+    made_of = Provenance(
+        commit=night.commit,
+        dirty=False,
+        versions={"python": "3.11.9", "torch": "2.13.0+cpu"},
+        machine=night.machine,
+        boot=night.boot,
+    )
+    spec = Spec(
+        trial=place.name, scenario=trial.scenario, provenance=made_of, created_at=_iso(trial.started), seeded=True
+    )
     # Not atomically, as a trial would: there is nobody yet who could read half of it, and thousands of flushes.
-    directory.spec_file.write_text(json.dumps(spec, indent=1))
+    directory.spec_file.write_text(json.dumps(spec.to_json(), indent=1))
     directory.result_file.write_text(json.dumps(played.result.to_json(), indent=1))
     if kept:
         for process, written in played.events.items():
