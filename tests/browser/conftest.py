@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,6 +102,14 @@ class Watched:
     def open(self, path: str) -> Page:
         self.page.goto(self.address + path)
         return self.page
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Waits until it holds, in the browser's own loop. Not with a script: the pages' policy forbids evaluating."""
+        for _ in range(int(DEADLINE_S / 0.025)):
+            if holds():
+                return
+            self.page.wait_for_timeout(25)
+        raise AssertionError(f"in vain waited until {what}")
 
     def overflow(self) -> int:
         """By how many pixels the page is wider than the window; 0 is right."""

@@ -30,12 +30,13 @@ def test_every_view_fits_and_can_be_read(watched: Watched, path: str) -> None:
         expect(chart.locator(".main-svg").first).to_be_visible()
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        watched.until(lambda: watched.overflow() == 0, f"the page fits {width} px")
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
             assert page.evaluate(CONTRAST) == [], f"{theme} at {width} px"
 
 
+@twice
 def test_the_chart_is_drawn_with_its_points_and_faults(watched: Watched) -> None:
     page = watched.open("/runs/r3")
     chart = page.locator(".chart")
@@ -55,6 +56,7 @@ def test_the_table_of_faults_is_not_cut(watched: Watched, site: Site) -> None:
     assert table.evaluate("e => e.scrollWidth - e.clientWidth") == 0
 
 
+@once
 def test_a_table_that_is_cut_shows_a_shade(watched: Watched) -> None:
     table = watched.open("/runs/r3").locator("#recoveries .scroll").first
     expect(table).to_have_css("background-attachment", "local, local, scroll, scroll")
@@ -93,11 +95,7 @@ def test_the_stream_is_taken_up_again_and_ends_with_the_run(watched: Watched, si
 
 
 def wait_for_stream(watched: Watched, site: Site, other_than: Collection[object] = ()) -> None:
-    for _ in range(400):
-        if any(stream not in other_than for stream in site.api.streams):
-            return
-        watched.page.wait_for_timeout(25)
-    raise AssertionError("the page opened no stream")
+    watched.until(lambda: any(stream not in other_than for stream in site.api.streams), "the page opens a stream")
 
 
 @twice
@@ -296,7 +294,7 @@ def test_a_fault_in_a_recovery_and_faults_at_random(watched: Watched, site: Site
     page.get_by_label("At given times").check()
     page.get_by_label("Seconds, separated by commas").fill("1.5, 9")
     page.get_by_role("button", name="Inject fault").click()
-    page.wait_for_function("document.querySelectorAll('button:disabled').length === 0")
+    expect(page.locator("button:disabled")).to_have_count(0)
     assert [(body["target"], body["trigger"]) for _, _, body in site.api.posted] == [
         ({"node": "n2"}, {"recovery_phase": "restore"}),
         ({"node": "n2"}, {"poisson": {"mtbf_s": 30, "count": 3}}),
@@ -317,7 +315,7 @@ def test_a_schedule_is_made(watched: Watched, site: Site) -> None:
     expect(page.get_by_label("Cron expression")).to_be_hidden()
     page.get_by_label("Seconds between two").fill("7200")
     page.get_by_role("button", name="Make it").click()
-    page.wait_for_function("document.querySelectorAll('button:disabled').length === 0")
+    expect(page.locator("button:disabled")).to_have_count(0)
     cron, interval = (body for _, _, body in site.api.posted)
     shared = {"name": "weekly", "run": {"suite": "nightly", "trials": 5}, "overlap": "skip"}
     assert cron == {**shared, "kind": "cron", "cron": "0 3 * * 0", "timezone": "UTC"}
@@ -340,7 +338,7 @@ def test_a_token_is_shown_once_and_changes_carry_the_csrf_value(watched: Watched
 @once
 def test_signing_in_leads_back(watched: Watched, site: Site) -> None:
     page = watched.open("/login?next=%2Fmachines")
-    page.get_by_label("Token").fill("phx_secret")
+    page.get_by_label("Token", exact=True).fill("phx_secret")
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url("**/machines")
     assert site.api.posted[0][0] == "/api/v1/session"
