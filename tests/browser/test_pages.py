@@ -88,6 +88,14 @@ async def test_a_lost_spare_is_no_incomplete_recovery(api: FakeApi, pages: httpx
     assert "No new spare is parked yet." in await body(pages, "/runs/r3")
 
 
+async def test_a_recovery_that_never_ended_is_shown_as_far_as_it_came(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    open_phases = dict.fromkeys(PHASES) | {"detect": 0.002, "quiesce": 0.006}
+    never = {"recovery_s": None, "downtime_s": None, "phases": open_phases, "lost_steps": None, "resume_step": None}
+    api.recoveries[0] |= never
+    for path in ("/runs/r3", "/trials/t-r1"):
+        assert "Not complete: the replace phase has not ended." in await body(pages, path)
+
+
 async def test_without_a_script_each_form_has_its_command(pages: httpx.AsyncClient) -> None:
     page = await body(pages, "/runs/r3")
     assert page.count("<noscript>") == 4 and "load it again for news" in page
