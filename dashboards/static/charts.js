@@ -30,9 +30,16 @@ export function drawCharts() {
     const figure = coloured(JSON.parse(source.textContent));
     // A finger that scrolls the page must not draw a zoom box.
     if (matchMedia("(pointer: coarse)").matches) figure.layout.dragmode = false;
+    thinLabels(chart, figure.layout.xaxis);
     find(".waiting", chart)?.remove();
     Plotly.react(chart, figure.data, figure.layout, { displayModeBar: false, responsive: true }).then(() => follow(chart));
   }
+}
+
+/** Where there is no room for all labels of an axis, every third has to do. */
+function thinLabels(chart, axis) {
+  if (!axis?.tickvals || chart.clientWidth > 600) return;
+  for (const name of ["tickvals", "ticktext"]) axis[name] = axis[name].filter((_, index) => index % 3 === 0);
 }
 
 /** A point that carries an address of ours leads there. */
