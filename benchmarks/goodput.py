@@ -23,27 +23,14 @@ from statistics import fmean, median, quantiles
 from typing import Any, Final
 
 from benchmarks.report import RESULTS, circumstances, heading, publish, table
+from chaos.mixes import LLAMA3
 
 SCALES: Final = (1024, 16_384, 131_072)
 MONTH_S: Final = 30 * 86_400.0
-# Unexpected interruptions of Llama 3's training: 419 in 54 days on 16,384 GPUs. `silent`: the process neither ends nor
-# says anything. `hardware`: its node is out until it is repaired; else a new process on the same node will do.
-MIX: Final[Mapping[str, tuple[int, bool, bool]]] = {
-    "faulty GPU": (148, False, True),
-    "HBM3 memory": (72, False, True),
-    "software": (54, False, False),
-    "network": (35, True, False),
-    "host maintenance": (32, False, True),
-    "SRAM": (19, False, True),
-    "GPU system processor": (17, False, True),
-    "NIC": (7, True, True),
-    "watchdog timeout": (7, True, False),
-    "silent corruption": (6, True, True),
-    "thermal": (6, False, True),
-    "SSD, power, chassis, IO board, CPU, memory": (14, False, True),
-    "dependency": (2, False, False),
-}
-MTBF_GPU_HOURS: Final = 54 * 24 * 16_384 / 419
+# The mix was counted in 54 days on 16,384 GPUs.
+MTBF_GPU_HOURS: Final = 54 * 24 * 16_384 / sum(cause.seen for cause in LLAMA3)
+# After these a new process on the same node will do; after the others the node is out until it is repaired.
+SOFT: Final = frozenset({"software bug", "dependency", "NCCL watchdog timeout", "network switch or cable"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +114,7 @@ def interval_of(costs: Costs, world: World) -> float:
 def month(costs: Costs, world: World, seed: int) -> Month:
     """One month. A failure in the middle of a recovery begins it anew; without a spare training waits for a repair."""
     draw = random.Random(seed)
-    kinds, weights = list(MIX.values()), [entry[0] for entry in MIX.values()]
+    weights = [cause.seen for cause in LLAMA3]
     interval = interval_of(costs, world)
     returning = [0.0] * world.spare_nodes  # when each spare is there again
     heapq.heapify(returning)
@@ -145,13 +132,13 @@ def month(costs: Costs, world: World, seed: int) -> Month:
         useful -= min(paid, lost)
         now = until
         while True:
-            _, silent, hardware = draw.choices(kinds, weights)[0]
+            cause = draw.choices(LLAMA3, weights)[0]
             available = max(now, heapq.heappop(returning))
-            heapq.heappush(returning, available + (world.repair_s if hardware else world.rewarm_s))
+            heapq.heappush(returning, available + (world.rewarm_s if cause.name in SOFT else world.repair_s))
             waited += available - now
-            ready = available + (costs.silent_s if silent else costs.ended_s)
-            again = now + draw.expovariate(1 / world.mtbf_s)
-            if again >= ready:
+            ready = available + (costs.ended_s if cause.kind == "process_kill" else costs.silent_s)
+            again = available + draw.expovariate(1 / world.mtbf_s)  # a job that waits for a spare cannot fail
+            if again >= ready or ready >= MONTH_S:
                 now = ready
                 break
             failures, now = failures + 1, again
@@ -223,8 +210,9 @@ METHOD: Final = """\
 ## Method
 
 - Failures are Poisson with one in {mtbf_gpu_hours:,.0f} hours of a GPU, and of the kinds that the Llama 3 report counts
-  (419 in 54 days on 16,384 GPUs). Network, NIC, watchdog and silent corruption are silent: they cost what a SIGSTOP
-  cost; the others what a SIGKILL cost.
+  (419 in 54 days on 16,384 GPUs, less 12 of silent corruption and of heat). What the mix of `chaos.mixes` takes for a
+  freeze or a partition (network, GPU system processor, watchdog) is silent and costs what a SIGSTOP cost; the others
+  cost what a SIGKILL cost.
 - {spares:.1%} of the nodes (of 8 GPUs, at least one) are spares for every runtime, and count as GPUs that do no work.
   Broken hardware is back after {repair_h:.0f} h; a spare whose process died after {rewarm_s:.0f} s. Without a spare the
   job waits.
@@ -297,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document = {
         **where,
         "assumed": {**assumed, "months": options.months},
-        "mix": {name: entry[0] for name, entry in MIX.items()},
+        "mix": {cause.name: cause.seen for cause in LLAMA3},
         "costs": [asdict(costs) for costs in runtimes],
         "rows": simulate(runtimes, options),
     }

@@ -70,6 +70,7 @@ class Workshop:
         self._directory = directory
         self._tell = tell
         self._own = directory / "worktrees" / f"{os.getpid()}-{start_ticks(os.getpid())}"
+        self._told: set[str] = set()
         self._running = _dependencies_at(Path(__file__).resolve().parents[1])
 
     def __enter__(self) -> Workshop:
@@ -121,15 +122,20 @@ class Workshop:
     def _python(self, needs: Dependencies, *, same: bool) -> str:
         if same or needs.digest == self._running.digest:
             why = "all commits have the same dependencies" if same else "its dependencies are those installed here"
-            self._tell(f"environment: the running one ({sys.prefix}), because {why}")
+            self._tell_once(f"environment: the running one ({sys.prefix}), because {why}")
             return sys.executable
         return self._environment(needs)
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._tell(line)
 
     def _environment(self, needs: Dependencies) -> str:
         path = self._directory / "environments" / needs.digest
         python = path / "bin" / "python"
         if (path / _COMPLETE).exists():
-            self._tell(f"environment: {path}, made earlier for these dependencies")
+            self._tell_once(f"environment: {path}, made earlier for these dependencies")
             return str(python)
         self._tell(f"environment: installing {len(needs.wanted)} requirements into {path}")
         shutil.rmtree(path, ignore_errors=True)

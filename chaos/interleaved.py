@@ -111,7 +111,7 @@ class Bench:
             )
             ended = os.pidfd_open(child.pid)
             try:
-                select.select([ended, self.stop], [], [])
+                select.select([ended, self.stop.fileno()], [], [])
                 if child.poll() is None:
                     child.terminate()
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -172,7 +172,7 @@ def _screen(
     bench: Bench, scenario: Scenario, arms: dict[str, Arm], effort: Effort, rule: Rule
 ) -> dict[str, list[TrialSample]]:
     samples = bench.turns(scenario, arms, PILOT)
-    size = screen_size(*(_totals(samples[name]) for name in (BASE, HEAD)), effort, rule)
+    size = screen_size(_totals(samples[BASE]), _totals(samples[HEAD]), effort, rule)
     if size > PILOT:
         bench.tell(f"{scenario.name}: as noisy as it is, {effort.effect:.0%} take {size} trials of each")
         _add(samples, bench.turns(scenario, arms, size - PILOT))

@@ -183,7 +183,7 @@ def _scenarios(files: Sequence[Path]) -> list[Scenario]:
         raise ChaosError("name at least one scenario to measure: --scenario FILE (the shipped ones are in scenarios/)")
     scenarios = [load_scenario(file) for file in files]
     for scenario, file in zip(scenarios, files, strict=True):
-        if not scenario.faults:
+        if not scenario.planned:
             raise ChaosError(f"{file} plans no fault: there is no recovery to measure")
     names = [scenario.name for scenario in scenarios]
     if len(set(names)) < len(names):

@@ -104,6 +104,7 @@ class Scratch:
         self.git("init", "--quiet", "--initial-branch=main")
         self.scenario = root / "kill-one.yaml"
         self.scenario.write_text(SCENARIO)
+        (root / "service" / "__init__.py").touch()  # or a package of that name that is installed would win
         (root / "service" / "cli.py").write_text(TRIAL)
         (root / "constraints.txt").write_text("")
         (root / ".gitignore").write_text("__pycache__/\n")

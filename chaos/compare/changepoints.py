@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -18,8 +19,8 @@ import numpy as np
 
 SHORTEST: Final = 3
 LEAST_JUMP: Final = 0.05
-# The search compares every pair of points: a second for this many.
-MOST_POINTS: Final = 400
+# The search compares every pair of points: half a second for this many.
+MOST_POINTS: Final = 200
 # Where most nights are equal to the millisecond, the noise is taken to be this, not nothing.
 _LEAST_NOISE: Final = 0.005
 _SPIKE: Final = 3.0
@@ -28,9 +29,15 @@ _SPIKE: Final = 3.0
 def change_points(values: Sequence[float]) -> list[int]:
     """Indices at which a new level begins, of positive finite values in order. Raises ImportError without ruptures."""
     skipped = max(0, len(values) - MOST_POINTS)
-    logs = [math.log(value) for value in values[skipped:]]
+    return [index + skipped for index in _search(tuple(values[skipped:]))]
+
+
+@lru_cache(maxsize=1024)
+def _search(values: tuple[float, ...]) -> tuple[int, ...]:
+    """Remembered, because a history is looked at more often than it grows."""
+    logs = [math.log(value) for value in values]
     if len(logs) < 2 * SHORTEST:
-        return []
+        return ()
     noise = _noise(logs)
     smooth = [level for level, _ in without_spikes(logs, noise)]
     import ruptures
@@ -38,7 +45,7 @@ def change_points(values: Sequence[float]) -> list[int]:
     signal = np.asarray(smooth, float).reshape(-1, 1) / noise
     search = ruptures.Pelt(model="l1", min_size=SHORTEST, jump=1).fit(signal)
     found = [int(index) for index in search.predict(pen=2 * math.log(len(logs)))][:-1]
-    return [index + skipped for index in _large(logs, found)]
+    return tuple(_large(logs, found))
 
 
 def spikes(values: Sequence[float]) -> list[bool]:

@@ -96,7 +96,7 @@ def confirm(screen: Comparison, fresh: Comparison, rule: Rule = RULE) -> Compari
     rows = {row.key: row for row in screen.rows}
     for row, p in zip(again, adjusted, strict=True):
         passed = confirmed(row.judgement, p, rule)
-        said = _after_confirming(row.judgement, passed=passed, p=p)
+        said = _after_confirming(row.judgement, rule, passed=passed, p=p)
         rows[row.key] = replace(row, judgement=said, p_adjusted=p, confirmed=passed)
     broken = [row for row in fresh.rows if row.outcome is Outcome.RELIABILITY]
     rows |= {row.key: row for row in broken}
@@ -165,12 +165,13 @@ def _corrected(rows: Sequence[Row], rule: Rule, *, phases: bool = False) -> list
     return done
 
 
-def _after_confirming(said: Judgement, *, passed: bool, p: float) -> Judgement:
+def _after_confirming(said: Judgement, rule: Rule, *, passed: bool, p: float) -> Judgement:
     if said.ratio is None:
         reason = f"could not be confirmed: {said.reason}"
     else:
         measured = f"{percent(said.ratio.value)} {'slower' if said.ratio.value >= 1 else 'faster'} in fresh trials"
-        reason = f"confirmed: {measured}" if passed else f"not confirmed: {measured} (p = {p:.2g})"
+        why = f"p = {p:.2g}" if p >= rule.alpha else f"a change counts from {rule.delta:.0%} on"
+        reason = f"confirmed: {measured}" if passed else f"not confirmed: {measured} ({why})"
     return replace(said, outcome=Outcome.REGRESSION if passed else Outcome.INCONCLUSIVE, reason=reason, screened=True)
 
 

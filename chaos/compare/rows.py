@@ -160,8 +160,8 @@ def _matching(
         said = Judgement(outcome=Outcome.NOT_COMPARABLE, reason=f"{what}: {'; '.join(differing) or 'unknown'}")
         return list(left), list(right), (said, tuple(differing))
     best = max(common, key=lambda value: min(counts[0][value], counts[1][value]))
-    kept = ([sample for sample in side if getattr(sample, field) == best] for side in (left, right))
-    return (*kept, None)
+    kept_left, kept_right = ([one for one in side if getattr(one, field) == best] for side in (left, right))
+    return kept_left, kept_right, None
 
 
 def _plain(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from statistics import fmean
 from typing import Final
 
+from chaos.expansion import expand
 from chaos.record import Result, Spec
 from chaos.recoveries import RecoveryRecord
 from chaos.scenario import Scenario
@@ -23,6 +25,7 @@ METRICS: Final = (SUCCESS, TOTAL, REPLACEMENT, "downtime", *PHASES)
 # What gates; the other metrics explain it.
 GATING: Final = (SUCCESS, TOTAL, REPLACEMENT)
 
+CAMPAIGN: Final = "campaign"
 SHORT_DIGITS: Final = 9
 # Fields of a scenario that say nothing about how long a recovery takes.
 _FREE: Final = ("description", "seed", "checks", "version")
@@ -74,9 +77,9 @@ class TrialSample:
 def sample_of(spec: Spec, result: Result) -> TrialSample:
     """A trial that is UNKNOWN, or that somebody disturbed with faults of his own, is not judged."""
     provenance, scenario = spec.provenance, spec.scenario
-    planned = [fault.id for fault in scenario.faults]
+    planned = _planned(scenario)
     hit = {_fault_of(record) for record in result.recoveries} - {None}
-    judged = result.verdict is not Verdict.UNKNOWN and hit <= set(planned)
+    judged = result.verdict is not Verdict.UNKNOWN and hit <= {single for ids in planned.values() for single in ids}
     shape = shape_of(scenario)
     return TrialSample(
         trial=spec.trial,
@@ -91,7 +94,7 @@ def sample_of(spec: Spec, result: Result) -> TrialSample:
         at=spec.created_at,
         judged=judged,
         succeeded=judged and result.verdict is Verdict.PASS,
-        times={fault: _times(_records(result.recoveries, fault)) for fault in planned} if judged else {},
+        times={name: _times(_records(result.recoveries, ids)) for name, ids in planned.items()} if judged else {},
         seeded=spec.seeded,
     )
 
@@ -128,8 +131,22 @@ def metrics_of(samples: Iterable[TrialSample], fault: str) -> list[str]:
     return [metric for metric in METRICS if metric == SUCCESS or metric in seen]
 
 
-def _records(records: Sequence[RecoveryRecord], fault: str) -> list[RecoveryRecord]:
-    return [record for record in records if _fault_of(record) == fault]
+def _planned(scenario: Scenario) -> dict[str, frozenset[str]]:
+    """Each fault of the scenario with the single faults that it stands for; all that a campaign draws are one."""
+    planned = {fault.id: frozenset(single.id for single in expand(fault, scenario.seed)) for fault in scenario.faults}
+    if scenario.campaign is not None:
+        planned[CAMPAIGN] = frozenset(fault.id for fault in scenario.drawn)
+    return planned
+
+
+def _records(records: Sequence[RecoveryRecord], ids: Collection[str]) -> list[RecoveryRecord]:
+    return [record for record in records if _fault_of(record) in ids and not _needs_no_recovery(record)]
+
+
+def _needs_no_recovery(record: RecoveryRecord) -> bool:
+    """A slow network, say: nothing was to be recovered from, and that is what the check says."""
+    over = record.recovery_s is None and record.replacement is None
+    return over and record.checks.get("recovered") is Verdict.PASS
 
 
 def _fault_of(record: RecoveryRecord) -> str | None:
@@ -138,25 +155,25 @@ def _fault_of(record: RecoveryRecord) -> str | None:
 
 
 def _times(records: Sequence[RecoveryRecord]) -> dict[str, float]:
-    """Of one fault; where it led to several recoveries their times add up. A fault that led to none never recovered."""
+    """Of one fault; the mean, where it was injected several times: a trial is one number, however many those were."""
     if not records:
-        return {TOTAL: math.inf}
+        return {}
     if all(record.target.get("rank") is None and record.recovery_s is None for record in records):
         new = [record.replacement.get("after_s") if record.replacement else None for record in records]
-        return {REPLACEMENT: _sum(new)}
+        return {REPLACEMENT: _mean(new)}
     times = {
-        TOTAL: _sum([record.recovery_s for record in records]),
-        "downtime": _sum([record.downtime_s for record in records]),
+        TOTAL: _mean([record.recovery_s for record in records]),
+        "downtime": _mean([record.downtime_s for record in records]),
     }
     for phase in PHASES:
-        times[phase] = _sum([record.phases.get(phase) for record in records])
+        times[phase] = _mean([record.phases.get(phase) for record in records])
         if math.isinf(times[phase]):
             break  # of the phases after the one that never ended nothing is known
     return times
 
 
-def _sum(values: Iterable[object]) -> float:
-    return math.fsum(float(value) if isinstance(value, int | float) else math.inf for value in values)
+def _mean(values: Iterable[object]) -> float:
+    return fmean(float(value) if isinstance(value, int | float) else math.inf for value in values)
 
 
 def _brief(value: object) -> str:

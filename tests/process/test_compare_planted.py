@@ -47,7 +47,7 @@ def usual_seconds(root: Path, scenario: Path) -> float:
     for number in range(3):
         done = phoenix(root, "trial", str(scenario), "--dir", str(root / f"usual-{number}"), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        seen.append(json.loads(done.stdout)["recoveries"][0]["phases"][PHASE])
+        seen.append(float(json.loads(done.stdout)["recoveries"][0]["phases"][PHASE]))
     return median(seen)
 
 

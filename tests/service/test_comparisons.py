@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from chaos.record import TrialDirectory
+from chaos.provenance import Provenance
+from chaos.record import Result, Spec, TrialDirectory
+from chaos.recoveries import RecoveryRecord
 from chaos.scenario import parse_scenario
+from chaos.verdict import Verdict
 from service.known import known_in
-from tests.comparing import SCENARIO, USUAL
+from tests.comparing import MACHINE, SCENARIO, USUAL
 from tests.service.helpers import Harness
 
 OLD, NEW = "a" * 40, "b" * 40
@@ -22,22 +25,23 @@ OLD, NEW = "a" * 40, "b" * 40
 
 def write(home: Path, commit: str, factors: list[float], *, diff: str | None = None, night: int = 1) -> None:
     """Finished trials of a commit, as `phoenix trial` leaves them."""
+    code = Provenance(commit=commit, dirty=diff is not None, diff=diff, versions={}, machine=MACHINE, boot="b")
     for number, factor in enumerate(factors):
         phases = {name: length * factor for name, length in USUAL.items()}
-        name = f"{commit[:4]}{diff or ''}-{night}-{number}"
-        directory = TrialDirectory.create(home / "trials" / name, parse_scenario(SCENARIO))
-        spec = json.loads(directory.spec_file.read_text())
-        code = {"commit": commit, "dirty": diff is not None, "diff": diff}
-        at = f"2026-11-{night:02}T02:{number:02}:00.000Z"
-        directory.spec_file.write_text(json.dumps({**spec, **code, "created_at": at}))
-        record = {
-            "fault": {"id": "kill"}, "target": {"rank": 1, "worker": "w1"}, "blamed": None, "phases": phases,
-            "recovery_s": sum(phases.values()), "downtime_s": sum(phases.values()) - phases["recompute"],
-            "lost_steps": 1, "generation": 1, "resume_step": 20, "checks": {},
-        }  # fmt: skip
-        result = {"verdict": "PASS", "checks": {}, "recoveries": [record], "steps_committed": 40, "error": None,
-                  "finished_at": at}  # fmt: skip
-        directory.result_file.write_text(json.dumps(result))
+        total, at = sum(phases.values()), f"2026-11-{night:02}T02:{number:02}:00.000Z"
+        directory = TrialDirectory(home / "trials" / f"{commit[:4]}{diff or ''}-{night}-{number}")
+        directory.path.mkdir(parents=True)
+        name = directory.path.name
+        directory.write_spec(Spec(trial=name, scenario=parse_scenario(SCENARIO), provenance=code, created_at=at))
+        recovery = RecoveryRecord(
+            fault={"id": "kill"}, target={"rank": 1, "worker": "w1"}, blamed=None, recovery_s=total,
+            downtime_s=total - phases["recompute"], phases=phases, lost_steps=1, generation=1, resume_step=20,
+        )  # fmt: skip
+        directory.write_result(
+            Result(
+                verdict=Verdict.PASS, checks={}, recoveries=(recovery,), steps_committed=40, error=None, finished_at=at
+            )
+        )
 
 
 def spread(factor: float = 1.0, count: int = 10) -> list[float]:

@@ -36,21 +36,27 @@ def spiked(seed: int, before_the_newest: int) -> list[float]:
     return values
 
 
-def test_nothing_is_seen_where_nothing_changed() -> None:
-    assert share(60, quiet, bool) <= 0.05
+def found(seed: int, lasting: int) -> bool:
+    return any(abs(at - (50 - lasting)) <= 2 for at in change_points(stepped(seed, lasting)))
 
 
-@pytest.mark.parametrize("place", [0, 1, 2, 5, 25])
-def test_a_single_bad_night_is_no_change(place: int) -> None:
-    assert share(40, lambda seed: spiked(seed, place), bool) <= 0.08
+def test_a_step_is_found_and_neither_noise_nor_a_bad_night_is() -> None:
+    """Noise looks like a change in one of a hundred histories: of these five, in at most one."""
+    assert sum(bool(change_points(quiet(seed))) for seed in range(5)) <= 1
+    assert sum(bool(change_points(spiked(seed, place))) for seed, place in enumerate((0, 1, 2, 5, 25))) <= 1
+    assert sum(found(seed, 5) for seed in range(5)) >= 4
+    assert not any(found(seed, 1) for seed in range(5))
 
 
-@pytest.mark.parametrize(("lasting", "found"), [(1, 0.0), (3, 0.5), (5, 0.9), (25, 0.95)])
-def test_a_fifth_slower_is_found_when_it_has_lasted(lasting: int, found: float) -> None:
-    seen = share(40, lambda seed: stepped(seed, lasting), lambda at: any(abs(i - (50 - lasting)) <= 2 for i in at))
-    assert seen >= found
-    if lasting == 1:
-        assert seen <= 0.05
+@pytest.mark.soak
+def test_changes_are_found_and_made_up_as_often_as_published() -> None:
+    """Published for the search behind this adapter: A/A 0-3 %, a spike 0-2 %, a step on night 3 70 %, night 5 98 %."""
+    assert share(200, quiet, bool) <= 0.05
+    for place in (0, 1, 2, 5, 25):
+        assert sum(bool(change_points(spiked(seed, place))) for seed in range(100)) <= 6
+    assert sum(found(seed, 1) for seed in range(100)) <= 3
+    assert sum(found(seed, 3) for seed in range(100)) >= 55
+    assert sum(found(seed, 5) for seed in range(100)) >= 92
 
 
 def test_a_jump_of_two_per_cent_is_too_small_to_tell() -> None:
@@ -59,9 +65,10 @@ def test_a_jump_of_two_per_cent_is_too_small_to_tell() -> None:
     assert change_points([value if value < 1.01 else value * 1.06 for value in values]) == [30]
 
 
-def test_few_points_have_no_change_and_many_are_cut() -> None:
+def test_few_points_have_no_change_and_many_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert change_points([]) == change_points([1.0] * 5) == []
-    assert change_points([1.0] * 400 + [2.0] * 50) == [400]
+    monkeypatch.setattr("chaos.compare.changepoints.MOST_POINTS", 20)
+    assert change_points([1.0, 3.0] * 100 + [1.0] * 10 + [2.0] * 10) == [210]
 
 
 def test_spikes_are_marked() -> None:
@@ -83,8 +90,8 @@ def night(number: int, factor: float = 1.0, count: int = 5, **changes: object) -
     ]
 
 
-def nights(*factors: float, **changes: object) -> list[TrialSample]:
-    return [one for number, factor in enumerate(factors) for one in night(number, factor, **changes)]
+def nights(*factors: float) -> list[TrialSample]:
+    return [one for number, factor in enumerate(factors) for one in night(number, factor)]
 
 
 def shown(found: History) -> dict[str, list[dict[str, object]]]:

@@ -62,17 +62,17 @@ def night(machine: Machine, scenarios: int, slower: float) -> list[bool]:
 
 
 def test_the_screen_is_wrong_as_seldom_as_published() -> None:
-    assert within_sampling(flagged(1, 800, 10), 800, 0.018)
+    assert within_sampling(flagged(1, 500, 10), 500, 0.018)
 
 
 def test_trials_of_one_session_share_a_level_and_alarm_falsely() -> None:
     """Why the session is the unit: the same test on single trials of two sessions is wrong four times as often."""
-    assert within_sampling(flagged(2, 500, 10, between=0.05), 500, 0.074)
+    assert within_sampling(flagged(2, 400, 10, between=0.05), 400, 0.074)
 
 
 def test_a_fifth_slower_is_found_as_often_as_published() -> None:
     """One scenario of one: the screen finds it, fresh trials confirm it."""
-    machine, nights = Machine(3), 400
+    machine, nights = Machine(3), 300
     assert within_sampling(sum(night(machine, 1, 1.2)[0] for _ in range(nights)), nights, 0.65)
 
 

@@ -76,8 +76,30 @@ def test_each_planned_fault_has_its_times() -> None:
     assert metrics_of([sample], "spare") == ["success", "replacement"]
 
 
-def test_a_fault_that_led_to_several_recoveries_counts_with_all_of_them() -> None:
-    assert sample_of(SPEC, result(record("kill"), record("kill"), SPARE)).times["kill"]["recovery"] == 2.0
+def test_a_fault_that_was_injected_several_times_counts_with_the_mean() -> None:
+    often = sample_of(SPEC, result(record("kill"), record("kill", recovery_s=3.0), SPARE))
+    assert often.times["kill"]["recovery"] == 2.0
+    once_lost = sample_of(SPEC, result(record("kill"), record("kill", recovery_s=None), SPARE))
+    assert once_lost.times["kill"]["recovery"] == math.inf
+
+
+def test_faults_that_stand_for_many_are_one() -> None:
+    document = SCENARIO.to_json()
+    trace = {"id": "kill", "kind": "process_kill", "target": {"rank": 1}, "trigger": {"trace": [1.0, 2.0]}}
+    many = Scenario.from_json({**document, "faults": [trace], "campaign": {"mix": "llama3", "mtbf_s": 9, "count": 2}})
+    spec = replace(SPEC, scenario=many)
+    records = [record("kill-1"), record("kill-2", recovery_s=2.0), record("campaign-1", recovery_s=4.0)]
+    sample = sample_of(spec, result(*records))
+    assert sample.judged
+    assert (sample.times["kill"]["recovery"], sample.times["campaign"]["recovery"]) == (1.5, 4.0)
+
+
+def test_what_needs_no_recovery_has_no_time() -> None:
+    nothing: dict[str, Any] = {"recovery_s": None, "downtime_s": None, "phases": dict.fromkeys(PHASES)}
+    slow = record("kill", **nothing, checks={"recovered": Verdict.PASS})
+    sample = sample_of(SPEC, result(slow, SPARE))
+    assert (sample.succeeded, sample.times["kill"]) == (True, {})
+    assert metrics_of([sample], "kill") == ["success"]
 
 
 def test_what_never_ended_is_without_end_and_what_came_after_is_unknown() -> None:
@@ -86,7 +108,7 @@ def test_what_never_ended_is_without_end_and_what_came_after_is_unknown() -> Non
     assert times["kill"]["recovery"] == math.inf
     assert times["kill"]["restore"] == math.inf
     assert "recompute" not in times["kill"]
-    assert times["spare"] == {"recovery": math.inf}  # no sign of it at all
+    assert times["spare"] == {}  # no sign of it at all: that the trial failed is all that is known
 
 
 @pytest.mark.parametrize(
