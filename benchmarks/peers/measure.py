@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -182,8 +182,3 @@ def code_stamp() -> str:
     command = ["git", "diff", "HEAD", "--", ".", ":(exclude)benchmarks/results", ":(exclude)*.md"]
     changed = subprocess.run(command, cwd=root, capture_output=True, check=False).stdout
     return f"{commit}+{hashlib.sha256(changed).hexdigest()[:12]}" if changed else commit
-
-
-def versions_of(stamps: Mapping[str, Mapping[str, Any]], package: str) -> str:
-    """The version of a package in the environment that has it; empty where none has."""
-    return next((str(stamp["versions"][package]) for stamp in stamps.values() if package in stamp["versions"]), "")

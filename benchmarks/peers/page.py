@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import ceil, floor, log10
 from typing import Any, Final
 
-from benchmarks.peers.cells import Cell, Cells, lost_text, phase_text, shown, time_text
+from benchmarks.peers.cells import METRICS, NOT_YET, Cell, Cells, lost_text, phase_text, shown, time_text
 from benchmarks.peers.contenders import Contender
 from benchmarks.peers.entries import KINDS
 from benchmarks.report import heading, table
+from chaos.compare.ranks import hodges_lehmann
 from phoenix_core.timeline import Phase
 
 TITLES: Final = {"kill": "kill -9", "hang": "SIGSTOP", "node": "node lost", "partition": "node cut off"}
+PACKAGES: Final = ("torchft-nightly", "nvidia-resiliency-ext", "torch", "numpy")
 COLOURS: Final = {"kill": "#3b6fb6", "hang": "#c2571a", "node": "#4c8c4a", "partition": "#8e5aa8"}
 METHOD: Final = """
 Seconds from the injection of the fault until every rank has committed a new step that it began after the fault: median
@@ -30,6 +32,11 @@ def page(contenders: Sequence[Contender], cells: Cells, where: Mapping[str, Any]
     text = heading("PHOENIX and its peers", where, command)
     text += f"![Recovery times](peers.svg)\n\n## Recovery\n{METHOD}\n"
     text += table(["runtime", "setting", *(TITLES[kind] for kind in KINDS)], _recovery_rows(contenders, cells))
+    text += (
+        "\n## Times as long as PHOENIX\n\nThe median of all ratios of two recoveries (95 % interval, where there are "
+    )
+    text += "enough of both); whoever did not recover took for ever.\n\n"
+    text += table(["runtime", "setting", *(TITLES[kind] for kind in KINDS)], _ratio_rows(contenders, cells))
     text += "\n## After a kill\n\nMedian seconds of each phase, as far as the runtime's own events tell; "
     text += "what a dash hides is part of the next.\n\n"
     text += table(
@@ -42,12 +49,20 @@ def page(contenders: Sequence[Contender], cells: Cells, where: Mapping[str, Any]
         ["runtime", "setting", "overhead", "spare ranks", "processes", "memory"], _cost_rows(contenders, cells)
     )
     text += "\n## Settings\n\n" + "".join(f"- {c.title}, {c.setting}: {c.note}.\n" for c in contenders)
+    text += "\nIn environments of their own: " + "; ".join(_software(contenders, cells)) + ".\n"
     return text
 
 
-def summary(contenders: Sequence[Contender], cells: Cells) -> str:
-    """The recovery table alone, for other pages."""
-    return table(["runtime", "setting", *(TITLES[kind] for kind in KINDS)], _recovery_rows(contenders, cells))
+def _software(contenders: Sequence[Contender], cells: Cells) -> list[str]:
+    """The versions that the cells were measured with."""
+    found: dict[str, str] = {}
+    for contender in contenders:
+        for cell in (shown(contender, metric, cells) for metric in METRICS):
+            versions = cell.stamp.get("versions", {})
+            if contender.environment is not None and versions:
+                told = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
+                found[contender.environment] = ", ".join(told)
+    return list(found.values()) or [NOT_YET]
 
 
 def _recovery_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
@@ -60,6 +75,25 @@ def _recovery_text(contender: Contender, cell: Cell, kind: str) -> str:
     if kind in contender.alone and cell.samples and not cell.recovered:
         return f"never whole ({contender.alone[kind]}); goes on {time_text(cell, goes_on=True)}"
     return time_text(cell)
+
+
+def _ratio_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
+    ours, *others = contenders
+    return [[c.title, c.setting, *(_times(ours, c, kind, cells) for kind in KINDS)] for c in others]
+
+
+def _times(ours: Contender, theirs: Contender, kind: str, cells: Cells) -> str:
+    base, head = (
+        [math.inf if sample.recovery_s is None else sample.recovery_s for sample in shown(who, kind, cells).samples]
+        for who in (ours, theirs)
+    )
+    if not base or not head:
+        return "no value (see above)"
+    ratio = hodges_lehmann(base, head)
+    if math.isinf(ratio.value):
+        return "for ever"
+    interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.1f}-{ratio.high:.1f})"
+    return f"{ratio.value:.1f}{interval}"
 
 
 def _kill_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
@@ -107,8 +141,8 @@ def plot(contenders: Sequence[Contender], cells: Cells) -> str:
     """Every recovery as a dot over a logarithmic axis of seconds; a cross where there was none. SVG."""
     rows = [contender for contender in contenders if any(shown(contender, kind, cells).samples for kind in KINDS)]
     values = [value for c in rows for kind in KINDS for value in _values(c, kind, cells)]
-    low = floor(log10(min(values, default=0.1)))
-    high = max(low + 1, ceil(log10(max(values, default=100.0))))
+    low = math.floor(math.log10(min(values, default=0.1)))
+    high = max(low + 1, math.ceil(math.log10(max(values, default=100.0))))
     height = _TOP + _ROW * len(rows) + 34
     body = [_legend(), *_grid(low, high, height - 30)]
     for number, contender in enumerate(rows):
@@ -144,7 +178,7 @@ def _dots(contender: Contender, kind: str, cells: Cells, y: float, span: tuple[i
 
 def _x(value: float, span: tuple[int, int]) -> float:
     low, high = span
-    return _LEFT + _WIDE * (log10(value) - low) / (high - low)
+    return _LEFT + _WIDE * (math.log10(value) - low) / (high - low)
 
 
 def _grid(low: int, high: int, bottom: float) -> list[str]:

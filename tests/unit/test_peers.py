@@ -202,7 +202,7 @@ def some_cells() -> dict[str, Cell]:
 def test_no_cell_of_the_page_is_blank(cells: dict[str, Cell]) -> None:
     text = page(CONTENDERS, cells, circumstances(), "make bench-peers")
     rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    assert len(rows) == 3 * (len(CONTENDERS) + 1)
+    assert len(rows) == 4 * (len(CONTENDERS) + 1) - 1  # PHOENIX is not compared with itself
     for row in rows:
         assert all(field.strip() for field in row.strip("|").split("|")), row
 
@@ -212,6 +212,19 @@ def test_the_page_shows_what_was_measured() -> None:
     assert "4.25 s (0.50-8.00) n=2" in text
     assert "1.010 (0.990-1.030)" in text
     assert "+4 | +1.00 GiB" in text
+
+
+def test_how_many_times_as_long_as_phoenix() -> None:
+    ours, theirs = BY_KEY["phoenix/default"], BY_KEY["torchft/tuned"]
+    cells = {
+        name_of(ours, "kill"): Cell(samples=tuple(one(0.5) for _ in range(5))),
+        name_of(theirs, "kill"): Cell(samples=tuple(one(2.0) for _ in range(5))),
+        name_of(ours, "hang"): Cell(samples=(one(1.0),)),
+        name_of(theirs, "hang"): Cell(samples=(one(None, why="it hung"),)),
+    }
+    text = page([ours, theirs], cells, circumstances(), "make bench-peers")
+    none = "no value (see above)"
+    assert f"| {theirs.title} | {theirs.setting} | 4.0 (4.0-4.0) | for ever | {none} | {none} |" in text
 
 
 def test_a_world_that_is_never_whole_says_why_and_when_the_others_go_on() -> None:
