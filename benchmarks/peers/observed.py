@@ -54,7 +54,8 @@ class _Commit:
 
 def sample(events: Sequence[Event], fault: Event, *, kind: str, size: int, why: str = "") -> Sample:
     """The recovery so far from the last fault of these events, in a world of `size` ranks."""
-    goes_on, whole = _back(events, fault.at, size - 1, size), _back(events, fault.at, size, size)
+    since = _complete_at(fault)
+    goes_on, whole = _back(events, since, size - 1, size), _back(events, since, size, size)
     end = whole if whole is not None else goes_on
     return Sample(
         kind=kind,
@@ -65,6 +66,13 @@ def sample(events: Sequence[Event], fault: Event, *, kind: str, size: int, why: 
         lost_steps=None if end is None else lost_steps(events, fault.at),
         why="" if whole is not None else why,
     )
+
+
+def _complete_at(fault: Event) -> int:
+    """The receipt of a network fault is of the instant before the first rule; steps may pass until the last is set."""
+    proof = fault.data.get("proof")
+    took_s = proof.get("took_s", 0.0) if isinstance(proof, Mapping) else 0.0
+    return fault.at + round(float(took_s) * 1e9)
 
 
 def committed_by_all(events: Iterable[Event], size: int) -> int:

@@ -90,6 +90,13 @@ def test_a_step_that_was_in_flight_when_the_fault_came_is_no_recovery() -> None:
     assert sample(events, fault_at(4.0), kind="kill", size=2, why="not yet").recovery_s is None
 
 
+def test_a_step_that_passed_while_a_network_was_being_cut_is_no_recovery() -> None:
+    cut = replace(fault_at(4.0), data={"proof": {"took_s": 0.5}})
+    events = ordered(*[step(4.3, rank, 3) for rank in range(2)], *[step(9.0, rank, 4) for rank in range(2)], [cut])
+    assert sample(events, fault_at(4.0), kind="partition", size=2).recovery_s == pytest.approx(0.3)
+    assert sample(events, cut, kind="partition", size=2).recovery_s == pytest.approx(5.0)
+
+
 def test_survivors_that_go_on_alone_are_told_from_a_whole_world() -> None:
     alone = ordered(*[step(3.0, rank, 0) for rank in range(3)], *[step(5.0, rank, 1) for rank in (0, 2)])
     found = sample(alone, fault_at(4.0), kind="hang", size=3, why="nobody ends it")
