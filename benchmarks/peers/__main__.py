@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = {} if options.fresh else kept(options.out / "peers.json")
     command = shlex.join(["python", "-m", "benchmarks.peers", *(sys.argv[1:] if arguments is None else arguments)])
     where = circumstances()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended in the same orderly way
     with tempfile.TemporaryDirectory(prefix="phoenix-peers-") as scratch:
         bench = Bench(options, options.raw or Path(scratch), _tell)
         stamps = {contender.key: bench.stamp(contender) for contender in chosen}
@@ -104,7 +106,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--node-trials", type=int, default=2, help="lost nodes, and partitions, of each contender")
     parser.add_argument("--pairs", type=int, default=8, help="pairs of blocks for the overhead (at least 2)")
     parser.add_argument("--block-steps", type=int, default=11, help="steps of a block; one checkpoint lies in 10")
-    parser.add_argument("--cell-seconds", type=float, default=45.0, help="no further fault is begun after this time")
+    parser.add_argument("--cell-seconds", type=float, default=35.0, help="no further fault is begun after this time")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds for a block of steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="keep nothing of an earlier run")

@@ -40,17 +40,23 @@ class Bench:
         self._options = options
         self._scratch = scratch
         self._tell = tell
-        self._environments: dict[str | None, Environment] = {None: own()}
+        self._environments: dict[str | None, Environment | EnvironmentMissing] = {None: own()}
         self._undisturbed: dict[str, Record] = {}
         self._jobs = 0
 
     def environment(self, contender: Contender) -> Environment:
-        """Raises EnvironmentMissing."""
+        """Raises EnvironmentMissing, also for one that could not be made before: it is tried once in a run."""
         name = contender.environment
         if name not in self._environments:
             assert name is not None
-            self._environments[name] = ensure(name, self._tell)
-        return self._environments[name]
+            try:
+                self._environments[name] = ensure(name, self._tell)
+            except EnvironmentMissing as error:
+                self._environments[name] = error
+        found = self._environments[name]
+        if isinstance(found, EnvironmentMissing):
+            raise found
+        return found
 
     def stamp(self, contender: Contender) -> dict[str, Any]:
         """Which code and versions a cell of this contender would be of now."""
