@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,10 +76,7 @@ class Contender:
 
 
 def phoenix(contender: Contender, job: Job, environment: Environment) -> Command:
-    workload = ("-m", "benchmarks.workloads.gpt", *job.workload)
-    return PhoenixRuntime().command(
-        Job(workload=workload, steps=job.steps, seed=job.seed, cluster=job.cluster, directory=job.directory)
-    )
+    return PhoenixRuntime().command(replace(job, workload=("-m", "benchmarks.workloads.gpt", *job.workload)))
 
 
 def plain(contender: Contender, job: Job, environment: Environment) -> Command:
