@@ -17,14 +17,15 @@ from types import TracebackType
 from typing import Final
 
 from benchmarks.peers.contenders import Contender, phoenix, steady, torchft
+from benchmarks.peers.entries import WHOLE_NODES
 from benchmarks.peers.environments import Environment
-from benchmarks.peers.nodes import Cost, cost, lose, node_of
+from benchmarks.peers.nodes import Cost, cost, node_of
 from benchmarks.peers.observed import Sample, holders, sample
 from chaos.cluster.client import HandClient
 from chaos.cluster.layout import NETWORK_FILE
 from chaos.errors import ChaosError
 from chaos.faults import PlannedFault
-from chaos.injectors import INJECTORS
+from chaos.injectors import INJECTORS, Pending
 from chaos.injectors.network import network_injectors
 from chaos.launch import Launch
 from chaos.record import PartDirectory
@@ -42,10 +43,10 @@ TAIL: Final = 4
 RECENT: Final = 500
 """Events before a fault that are looked at again and again meanwhile: a few steps of all ranks."""
 START_S, PATIENCE_S, POLL_S = 120.0, 45.0, 0.05
-WHOLE_NODES: Final = ("node", "partition")
 _LASTING: Final = {"ttl_s": 3600}
 _PLANNED: Final[Mapping[str, Mapping[str, object]]] = {
     "kill": {"kind": "process_kill"},
+    "node": {"kind": "process_kill"},
     "hang": {"kind": "process_stop", "params": _LASTING},
     "partition": {"kind": "network_partition", "params": {"shape": "isolate", "plane": "both", **_LASTING}},
 }
@@ -179,15 +180,11 @@ class Stand:
         fault = f"{order.kind}-{len(self.events)}"
         worker = self._moment(order)
         if order.kind == "node":
-            pids = node_of(worker.pid, worker.node, self.token)
-            at = time.monotonic_ns()
-            lose(pids)
-            return self._writer.emit(
-                "fault_injected", at=at, fault=fault, kind="node_loss", worker=worker.worker, rank=order.rank, pids=pids
-            )
+            worker = replace(worker, others=tuple(node_of(worker, self.token)))
         document = {**_PLANNED[order.kind], "target": {"rank": order.rank}, "trigger": {"now": True}}
         planned = PlannedFault.from_json(document, id=fault)
         active = self._injectors[planned.kind].inject(planned, worker)
+        assert not isinstance(active, Pending), "these faults happen at once"
         active.close()  # the end of the job is the end of the fault
         return self._writer.emit("fault_injected", **active.injection.event_fields())  # type: ignore[arg-type]
 

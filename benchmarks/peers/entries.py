@@ -8,7 +8,8 @@ from typing import Any, Final
 from benchmarks.peers.contenders import Contender, disk, injob, inprocess, phoenix, plain, torchft
 
 DOCUMENTED, TUNED, DEFAULT = "as documented", "tuned", "default"
-KINDS: Final = ("kill", "hang", "node", "partition")
+WHOLE_NODES: Final = ("node", "partition")
+KINDS: Final = ("kill", "hang", *WHOLE_NODES)
 EVERY: Final = 10
 """Steps between two checkpoints of those that restore from disk, where nothing else is said."""
 
@@ -35,12 +36,14 @@ def _disk(mode: str, every: int, setting: str) -> Contender:
         key=f"torchrun-{mode}-{every}/{'tuned' if tuned else 'documented'}",
         title=f"torchrun + DCP, {mode} every {'step' if every == 1 else f'{every} steps'}",
         setting=setting,
-        note="gloo timeout 3 s, 1 s of grace (--shutdown-timeout)" if tuned else "gloo timeout 30 min, grace 30 s",
+        note="gloo 3 s; the 30 s between SIGTERM and SIGKILL of a failed round cannot be set"
+        if tuned
+        else "gloo 30 min (its own), 30 s between SIGTERM and SIGKILL",
         start=disk,
         settings={**settings, "gloo_s": 3} if tuned else settings,
-        flags={"--shutdown-timeout": "1"} if tuned else {},
         standby=1,
         cannot=cannot,
+        patience_s=dict.fromkeys(("hang", *WHOLE_NODES), 90.0) if tuned else {},
         single=frozenset({"node", "partition"}),
     )
 

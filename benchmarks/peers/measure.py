@@ -16,8 +16,8 @@ from benchmarks.gated import GatedJob, JobEnded
 from benchmarks.overhead import WARM_UP_STEPS, alternate, hidden, ratio_of
 from benchmarks.peers.cells import Cell
 from benchmarks.peers.contenders import Contender
-from benchmarks.peers.drive import RANKS, WHOLE_NODES, Record, Setup, Stand, disturbed, orders, undisturbed
-from benchmarks.peers.entries import PLAIN
+from benchmarks.peers.drive import RANKS, Record, Setup, Stand, disturbed, orders, undisturbed
+from benchmarks.peers.entries import PLAIN, WHOLE_NODES
 from benchmarks.peers.environments import Environment, EnvironmentMissing, ensure, own
 from benchmarks.peers.observed import Sample, twin_verdict
 from chaos.cluster.abilities import abilities

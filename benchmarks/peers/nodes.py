@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +9,8 @@ from typing import Final
 
 from benchmarks.peers.scripts.probe import NODE
 from chaos.launch import marked
-from chaos.procfs import has_environment, process_stat
+from chaos.procfs import has_environment, process_stat, start_ticks
+from chaos.roster import WorkerInfo
 
 OURS: Final = ("chaos.warden", "benchmarks.peers.crew")
 """What the harness adds to every job, and no runtime has to answer for."""
@@ -35,29 +33,24 @@ def cost(token: str) -> Cost:
     return Cost(processes=len(pids), memory_bytes=sum(map(_memory, pids)))
 
 
-def node_of(worker: int, node: str | None, token: str) -> list[int]:
-    """Every process of the node on which this worker runs: what its node's first process started, and what says so.
+def node_of(worker: WorkerInfo, token: str) -> list[WorkerInfo]:
+    """Every other process of this worker's node: what the node's first process has started, and what says so itself.
 
     The first process of a node is the one that the job's launcher started; the launcher itself is the child of the
     process that keeps the launch.
     """
     job = marked(token)
-    line = [worker]
-    while (stat := process_stat(line[-1])) is not None and stat.parent in job:
-        line.append(stat.parent)
-    first = line[max(0, len(line) - 3)]
     parents = {pid: stat.parent for pid in job if (stat := process_stat(pid)) is not None}
+    line = [pid for pid in _ancestry(worker.pid, parents) if pid in job]
+    first = line[max(0, len(line) - 3)]
     below = {pid for pid in job if first in _ancestry(pid, parents)}
-    named = {pid for pid in job if node is not None and has_environment(pid, f"{NODE}={node}")}
-    return sorted(below | named)
-
-
-def lose(pids: list[int]) -> None:
-    """End all at once: first nobody runs any more, then nobody is."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    named = {pid for pid in job if worker.node is not None and has_environment(pid, f"{NODE}={worker.node}")}
+    found = {pid: start_ticks(pid) for pid in (below | named) - {worker.pid}}
+    return [
+        WorkerInfo(worker=job[pid], node=worker.node, pid=pid, start_ticks=ticks)
+        for pid, ticks in sorted(found.items())
+        if ticks is not None
+    ]
 
 
 def _ancestry(pid: int, parents: Mapping[int, int]) -> list[int]:
