@@ -94,7 +94,7 @@ class Nightly:
             )
         except ChaosError as error:
             return replace(entry, reason=str(error))
-        return _with_result(entry, result, source_of(directory.twin))
+        return _as_known(_with_result(entry, result, source_of(directory.twin)), trial.known_failure)
 
     def _make_directory(self) -> None:
         with writing(self.directory):
@@ -146,6 +146,17 @@ def _refusals(suite: Suite, runtimes: Mapping[str, Runtime]) -> dict[str, str]:
 
 def _place(trial: PlannedTrial) -> str:
     return json.dumps({**trial.scenario.to_json(), "seed": None}, sort_keys=True)
+
+
+def _as_known(entry: Entry, known: str) -> Entry:
+    """Of a trial whose failure is known, a failure is KNOWN and a pass is news, and so fails until the note is gone."""
+    if not known:
+        return entry
+    if entry.state is State.FAIL:
+        return replace(entry, state=State.KNOWN, reason=f"known: {known}\n{entry.reason}")
+    if entry.state is State.PASS:
+        return replace(entry, state=State.FAIL, reason=f"it passed, but the suite says that it fails: {known}")
+    return entry
 
 
 def _with_result(entry: Entry, result: Result, twin_of: str | None) -> Entry:

@@ -5,6 +5,7 @@ budget_s: 180                           no trial begins after so many seconds
 seeds: [1, 2]                           of every scenario, unless its entry says otherwise
 scenarios:
   - {file: ../kill-one.yaml, repeat: 3}     relative to the suite
+  - {file: ../flip.yaml, known_failure: why}   shown, and no failure of the suite; but it is one to pass
   - scenario: {name: ..., workload: ..., steps: ...}
 """
 
@@ -27,10 +28,14 @@ MOST_TRIALS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
-    """One trial of a suite. `name` is that of its scenario, with what tells it from others of the same scenario."""
+    """One trial of a suite. `name` is that of its scenario, with what tells it from others of the same scenario.
+
+    `known_failure` says why it fails, as long as it does.
+    """
 
     name: str
     scenario: Scenario
+    known_failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +88,7 @@ def suite_schema() -> dict[str, object]:
     }
 
     def entry(name: str, rule: Mapping[str, object]) -> dict[str, object]:
-        properties = {name: rule, **overrides}
+        properties = {name: rule, **overrides, "known_failure": {"type": "string", "minLength": 1}}
         return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
 
     inline = {"type": "object", "description": "A scenario; see its own schema."}
@@ -131,7 +136,8 @@ def _trials(entry: Mapping[str, Any], directory: Path, where: str) -> Iterator[P
             raise InvalidScenario(f"with seed {seed}: {error.reason}", field=part) from error
         for index in range(repeat):
             marks = [f"seed{seed}"] * (len(seeds) > 1) + [str(index + 1)] * (repeat > 1)
-            yield PlannedTrial(name="-".join([scenario.name, *marks]), scenario=one)
+            name = "-".join([scenario.name, *marks])
+            yield PlannedTrial(name=name, scenario=one, known_failure=entry.get("known_failure", ""))
 
 
 def _at(error: InvalidScenario, document: Located, source: str) -> InvalidScenario:

@@ -16,11 +16,13 @@ from chaos.verdict import CheckResult, Verdict
 
 
 class State(StrEnum):
-    """What came of one trial: its verdict, or SKIPPED for one that this machine cannot do, which is no verdict."""
+    """What came of one trial: its verdict, KNOWN for a failure that the suite knows of and explains, or SKIPPED for one
+    that this machine cannot do, which is no verdict."""
 
     PASS = "PASS"
     FAIL = "FAIL"
     UNKNOWN = "UNKNOWN"
+    KNOWN = "KNOWN"
     SKIPPED = "SKIPPED"
 
 
@@ -84,7 +86,7 @@ class Summary:
         if State.FAIL in states or (self.strict and State.SKIPPED in states):
             return Verdict.FAIL
         judged = states - {State.SKIPPED}
-        return Verdict.PASS if judged == {State.PASS} else Verdict.UNKNOWN
+        return Verdict.PASS if judged and judged <= {State.PASS, State.KNOWN} else Verdict.UNKNOWN
 
     @property
     def counts(self) -> dict[str, int]:
@@ -170,17 +172,20 @@ def _one_line(text: str) -> str:
 
 # What XML 1.0 has no way to write: a log's last lines may hold any of it.
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_TAGS: Final = {State.FAIL: "failure", State.UNKNOWN: "error", State.SKIPPED: "skipped"}
+_TAGS: Final = {State.FAIL: "failure", State.UNKNOWN: "error", State.KNOWN: "skipped", State.SKIPPED: "skipped"}
 
 
 def junit(summary: Summary) -> str:
-    """The XML that continuous-integration servers read: FAIL is a failure, UNKNOWN an error."""
+    """The XML that continuous-integration servers read: FAIL is a failure, UNKNOWN an error.
+
+    It has no word for a failure that is known; as pytest does, it is written as skipped, with the reason.
+    """
     counts = summary.counts
     numbers = {
         "tests": str(len(summary.entries)),
         "failures": str(counts["FAIL"]),
         "errors": str(counts["UNKNOWN"]),
-        "skipped": str(counts["SKIPPED"]),
+        "skipped": str(counts["SKIPPED"] + counts["KNOWN"]),
         "time": f"{summary.elapsed_s:.3f}",
     }
     root = ElementTree.Element("testsuites", numbers)

@@ -24,7 +24,7 @@ from service.foreground import Watch
 from service.report import STYLES
 from service.settings import data_directory
 
-_STYLES: Final = {**STYLES, "SKIPPED": "dim"}
+_STYLES: Final = {**STYLES, "KNOWN": "yellow", "SKIPPED": "dim"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,17 @@ def test_what_this_machine_cannot_do_is_skipped_with_the_reason(run_dir: Path, m
     assert not (night.directory / "002-parted").exists()
 
 
+def test_a_known_failure_is_no_news_and_a_pass_in_its_place_is(run_dir: Path) -> None:
+    fails = entry("fails", faults=[KILL], cluster={"spares": 0}) | {"known_failure": "there is no spare"}
+    summary = run_all(nightly(run_dir, suite(fails, entry("quiet"))))
+    assert [one.state for one in summary.entries] == [State.KNOWN, State.PASS]
+    assert summary.entries[0].reason.startswith("known: there is no spare\nthe job failed")
+    assert summary.verdict is Verdict.PASS
+    heals = entry("heals", checks=["agreement"]) | {"known_failure": "there is no spare"}
+    (healed,) = run_all(nightly(run_dir / "again", suite(heals))).entries
+    assert (healed.state, "it passed, but the suite says that it fails" in healed.reason) == (State.FAIL, True)
+
+
 def test_no_trial_begins_after_the_budget(run_dir: Path) -> None:
     summary = run_all(nightly(run_dir, suite(entry("a"), entry("b"), budget_s=0.001)))
     assert [one.reason for one in summary.entries] == ["not begun: the suite's budget of 0.001 s was over"] * 2

@@ -21,6 +21,7 @@ def entry(state: str, **changes: Any) -> Entry:
         "PASS": "",
         "FAIL": "twin: loss differs\nlast lines | of a log \x1b[1m",
         "UNKNOWN": "missed",
+        "KNOWN": "known: so it is",
         "SKIPPED": "no net",
     }
     values = {
@@ -63,6 +64,8 @@ def summary(*states: str, strict: bool = False) -> Summary:
         ("PASS SKIPPED", False, "PASS"),
         ("PASS SKIPPED", True, "FAIL"),
         ("UNKNOWN SKIPPED", False, "UNKNOWN"),
+        ("PASS KNOWN", True, "PASS"),
+        ("KNOWN UNKNOWN", False, "UNKNOWN"),
         ("SKIPPED", False, "UNKNOWN"),
         ("", False, "UNKNOWN"),
     ],
@@ -71,7 +74,7 @@ def test_the_worst_counts_and_what_was_skipped_only_if_asked(states: str, strict
     assert summary(*states.split(), strict=strict).verdict is Verdict(verdict)
 
 
-ALL = ("PASS", "FAIL", "UNKNOWN", "SKIPPED")
+ALL = ("PASS", "FAIL", "UNKNOWN", "KNOWN", "SKIPPED")
 
 
 def test_json_tells_all() -> None:
@@ -95,11 +98,11 @@ def test_junit_can_be_parsed_whatever_a_log_holds() -> None:
     root = ElementTree.fromstring(junit(summary(*ALL)))
     (suite,) = root
     for element in (root, suite):
-        assert [element.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"]
+        assert [element.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["5", "1", "1", "2"]
     cases = {case.get("name"): case for case in suite}
     tags = {name: [part.tag for part in case] for name, case in cases.items()}
     assert tags["pass"] == ["properties", "system-out"]
-    assert [tags[name][1] for name in ("fail", "unknown", "skipped")] == ["failure", "error", "skipped"]
+    assert [tags[name.lower()][1] for name in ALL[1:]] == ["failure", "error", "skipped", "skipped"]
     failure = cases["fail"].find("failure")
     assert failure is not None and failure.get("message") == "twin: loss differs"
     values = {part.get("name"): part.get("value") for part in cases["pass"].iter("property")}
