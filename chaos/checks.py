@@ -70,8 +70,11 @@ def _other_phase(receipt: Event, events: Sequence[Event]) -> str:
     if not isinstance(trigger, Mapping) or trigger.get("offset_s"):
         return ""  # whoever asks for a moment after a phase began means that moment, whatever it is in
     if (meant := trigger.get("recovery_phase")) is not None:
-        was = Underway(event for event in events if event.at < receipt.at).current
-        return "" if was == meant else f"{receipt.data.get('fault')} was meant for {meant}, but came in {was}: too late"
+        phases = Underway(event for event in events if event.at < receipt.at).going_on
+        found = " and ".join(sorted(phases)) or "no recovery"
+        return (
+            "" if meant in phases else f"{receipt.data.get('fault')} was meant for {meant}, but hit {found}: too late"
+        )
     if hit is None or "phase" not in trigger:
         return ""
     if hit["phase"] == trigger["phase"] and trigger.get("step") in (None, hit["step"]):

@@ -84,7 +84,10 @@ class OnPhase(_Form):
 
 @dataclass(frozen=True, kw_only=True)
 class OnRecovery(_Form):
-    """`offset_s` after the recovery from an earlier fault enters this phase, the `occurrence`-th time in the trial."""
+    """`offset_s` after the recovery from an earlier fault enters this phase, the `occurrence`-th time in the trial.
+
+    A phase is entered when its work begins (`underway`): phases overlap.
+    """
 
     recovery_phase: str
     occurrence: int = 1

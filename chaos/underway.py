@@ -1,7 +1,16 @@
-"""Which phase the recoveries of a trial are in, told event by event. Pure.
+"""Which phases of a recovery are going on, told event by event. Pure.
 
-The files of the processes are read one after another, so nothing here depends on the order of events: a phase has been
-entered once all that the phases before it wait for has been seen, or once anything has that comes after it.
+The parts of a recovery overlap: groups are formed while the spare still builds its model. A timeline charges each
+moment to one phase, so that they add up; for a fault, a phase begins with its work and is over when that is done:
+
+    detect        a fault was injected                        somebody noticed
+    quiesce       somebody noticed                            all survivors are out of the broken step
+    replace       a spare got the rank                        its model is built
+    reconstruct   all survivors are out of the broken step    the groups of all ranks work
+    restore       groups work and models are built            all ranks resumed
+    recompute     all ranks resumed                           all have committed the first new step
+
+The files of the processes are read one after another, so nothing here depends on the order of events.
 """
 
 from __future__ import annotations
@@ -15,38 +24,53 @@ from phoenix_core.timeline import Phase
 
 @dataclass
 class _Recovery:
-    """What is known of the recovery that ends in one generation."""
+    """What is known of the recovery that ends in one generation; `done`: which ranks have told of an event."""
 
     begun: bool = False
-    resumed: bool = False
+    resumed_at: int | None = None
     ranks: int | None = None
     joining: frozenset[int] = frozenset()
     done: dict[str, set[int]] = field(default_factory=dict)
     told: set[Phase] = field(default_factory=set)
 
+    def take(self, event: Event) -> None:
+        if event.kind == "failure_detected":
+            self.begun = self.begun or event.rank is not None
+        elif event.kind == "world_formed":
+            ranks, joining = event.data.get("ranks"), event.data.get("joining")
+            self.ranks = len(ranks) if isinstance(ranks, list) else None
+            self.joining = frozenset(joining) if isinstance(joining, list) else frozenset()
+        elif event.kind == "generation_resumed":
+            self.resumed_at = event.step
+        elif event.rank is not None and (event.kind != "step_committed" or event.step == self.resumed_at):
+            self.done.setdefault(event.kind, set()).add(event.rank)
+
     @property
-    def entered(self) -> Phase | None:
-        """The furthest phase."""
+    def phases(self) -> dict[Phase, bool]:
+        """Those that have begun, and whether they are over."""
         if not self.begun:
-            return None
-        if self.resumed:
-            return Phase.RECOMPUTE
+            return {}
         if self.ranks is None:
-            return Phase.QUIESCE
-        everybody = frozenset(range(self.ranks))
-        quiet = self._have("worker_quiesced", everybody - self.joining)
-        if self._have("communicator_ready", everybody):
-            return Phase.RESTORE
-        if quiet and self._have("model_built", self.joining):
-            return Phase.RECONSTRUCT
-        return Phase.REPLACE if quiet else Phase.QUIESCE
+            return {Phase.QUIESCE: False}
+        everybody, resumed = frozenset(range(self.ranks)), self.resumed_at is not None
+        quiet = resumed or self._have("worker_quiesced", everybody - self.joining)
+        built = resumed or self._have("model_built", self.joining)
+        ready = resumed or self._have("communicator_ready", everybody)
+        found = {Phase.QUIESCE: quiet, Phase.REPLACE: built}
+        if quiet:
+            found[Phase.RECONSTRUCT] = ready
+        if quiet and ready and built:
+            found[Phase.RESTORE] = resumed
+        if resumed:
+            found[Phase.RECOMPUTE] = self._have("step_committed", everybody)
+        return found
 
     def _have(self, kind: str, ranks: frozenset[int]) -> bool:
         return self.done.get(kind, set()) >= ranks
 
 
 class Underway:
-    """Feed it every event; `observe` answers with the phases that a recovery has entered by it."""
+    """Feed it every event; `observe` answers with the phases that have begun by it."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._recoveries: dict[int, _Recovery] = {}
@@ -55,12 +79,12 @@ class Underway:
             self.observe(event)
 
     @property
-    def current(self) -> Phase | None:
-        """Where the latest recovery is; None before the first fault."""
-        if self._undetected:
-            return Phase.DETECT
+    def going_on(self) -> frozenset[Phase]:
+        """What is being done now, in the latest recovery; nothing between recoveries."""
         begun = [generation for generation, recovery in self._recoveries.items() if recovery.begun]
-        return self._recoveries[max(begun)].entered if begun else None
+        phases = self._recoveries[max(begun)].phases if begun else {}
+        open_phases = {phase for phase, over in phases.items() if not over}
+        return frozenset(open_phases | ({Phase.DETECT} if self._undetected else set()))
 
     def observe(self, event: Event) -> list[Phase]:
         if event.kind == "fault_injected":
@@ -69,30 +93,23 @@ class Underway:
             return [Phase.DETECT] if event.rank is not None else []
         if event.generation is None or event.kind not in _TELLING:
             return []
+        if event.kind == "failure_detected" and event.rank is not None:
+            self._undetected = False
         recovery = self._recoveries.setdefault(event.generation, _Recovery())
-        self._take(recovery, event)
-        furthest = recovery.entered
-        if furthest is None:
-            return []
-        phases = list(Phase)
-        new = [phase for phase in phases[1 : phases.index(furthest) + 1] if phase not in recovery.told]
+        recovery.take(event)
+        new = [phase for phase in recovery.phases if phase not in recovery.told]
         recovery.told.update(new)
         return new
 
-    def _take(self, recovery: _Recovery, event: Event) -> None:
-        if event.kind == "failure_detected":
-            if event.rank is not None:
-                recovery.begun, self._undetected = True, False
-        elif event.kind == "world_formed":
-            ranks, joining = event.data.get("ranks"), event.data.get("joining")
-            recovery.ranks = len(ranks) if isinstance(ranks, list) else None
-            recovery.joining = frozenset(joining) if isinstance(joining, list) else frozenset()
-        elif event.kind == "generation_resumed":
-            recovery.resumed = True
-        elif event.rank is not None:
-            recovery.done.setdefault(event.kind, set()).add(event.rank)
-
 
 _TELLING = frozenset(
-    ("failure_detected", "world_formed", "worker_quiesced", "model_built", "communicator_ready", "generation_resumed")
+    {
+        "failure_detected",
+        "world_formed",
+        "worker_quiesced",
+        "model_built",
+        "communicator_ready",
+        "generation_resumed",
+        "step_committed",
+    }
 )

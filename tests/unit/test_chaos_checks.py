@@ -69,6 +69,25 @@ def test_a_fault_that_came_too_late_is_missed_and_a_refused_request_is_none() ->
     assert (result.verdict, "late was missed: the run was over" in result.detail) == (Verdict.UNKNOWN, True)
 
 
+@pytest.mark.parametrize(
+    ("meant", "at_ms", "said"),
+    [
+        ("replace", 35, ""),
+        ("quiesce", 35, ""),
+        ("reconstruct", 40.5, ""),
+        ("replace", 40.5, "g was meant for replace, but hit reconstruct: too late"),
+        ("restore", 60, "g was meant for restore, but hit no recovery: too late"),
+    ],
+)
+def test_fired_is_unknown_when_another_part_of_a_recovery_was_hit(meant: str, at_ms: float, said: str) -> None:
+    receipt = {"fault": "g", "kind": "process_kill", "pid": 8, "fidelity": "real", "trigger": {"recovery_phase": meant}}
+    events = [*disturbed(), event("fault_injected", at_ms, worker="w9", rank=0, **receipt)]
+    result = checks.fired(evidence(sorted(events, key=lambda one: one.at)))
+    assert (result.verdict, result.detail) == (
+        (Verdict.UNKNOWN, said) if said else (Verdict.PASS, "2 faults injected, as the receipts say")
+    )
+
+
 def test_fired_fails_when_the_dead_go_on_working() -> None:
     ghost = [*disturbed(), *step_of("w1", 1, 0, 2, 31 + 1500)]
     result = checks.fired(evidence(ghost))
