@@ -203,8 +203,9 @@ class Faults:
             if due.late or self.halted:
                 raise TargetGone(due.late or self.halted)
             worker = self.roster.resolve(fault.target)
-            if self.keeper is not None and not descends(worker.pid, self.keeper):
-                raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended, or is not of this trial")
+            for one in (worker, *worker.others) if self.keeper is not None else ():
+                if not descends(one.pid, self.keeper):
+                    raise TargetGone(f"{one.worker} (pid {one.pid}) has ended, or is not of this trial")
             applied = self._injectors[fault.kind].inject(fault, worker)
         except TargetGone as error:
             self.miss(fault.id, fault.kind, str(error))
