@@ -19,7 +19,7 @@ from chaos.faults import PlannedFault
 from chaos.injectors import INJECTORS, Active, Injector, Pending
 from chaos.kinds import Scope, fault_kind
 from chaos.launch import Ended, Launch
-from chaos.procfs import descends
+from chaos.procfs import is_foreign
 from chaos.record import PartDirectory
 from chaos.requests import (
     CancelRequest,
@@ -203,9 +203,9 @@ class Faults:
             if due.late or self.halted:
                 raise TargetGone(due.late or self.halted)
             worker = self.roster.resolve(fault.target)
-            for one in (worker, *worker.others) if self.keeper is not None else ():
-                if not descends(one.pid, self.keeper):
-                    raise TargetGone(f"{one.worker} (pid {one.pid}) has ended, or is not of this trial")
+            for one in (worker, *worker.others):
+                if self.keeper is not None and is_foreign(one.pid, self.keeper):
+                    raise TargetGone(f"the process of {one.worker} (pid {one.pid}) was not started by this trial")
             applied = self._injectors[fault.kind].inject(fault, worker)
         except TargetGone as error:
             self.miss(fault.id, fault.kind, str(error))

@@ -55,16 +55,16 @@ def all_processes() -> list[ProcessStat]:
     return [stat for stat in map(process_stat, pids) if stat is not None]
 
 
-def descends(pid: int, ancestor: int) -> bool:
-    """Whether a living process was started by another, at whatever remove."""
+def is_foreign(pid: int, ancestor: int) -> bool:
+    """Whether there is such a process, and it was not started by `ancestor` at any remove."""
     stat = process_stat(pid)
     if stat is None or stat.ended:
         return False
     while stat is not None and stat.parent > 1:
         if stat.parent == ancestor:
-            return True
+            return False
         stat = process_stat(stat.parent)
-    return False
+    return True
 
 
 def has_environment(pid: int, entry: str) -> bool:

@@ -14,7 +14,7 @@ from chaos.foresight import foresee
 from chaos.injectors.base import Reverted, receipt
 from chaos.kinds import FAULT_KINDS
 from chaos.kinds_process import PROCESS_STOP
-from chaos.procfs import descends, start_ticks
+from chaos.procfs import is_foreign, start_ticks
 from chaos.requests import FaultRequest, HaltRequest, ReleaseRequest, parse_request
 from chaos.roster import Roster, WorkerInfo
 from chaos.scenario import Scenario
@@ -123,14 +123,14 @@ def test_only_descendants_of_the_launch_are_hit(tmp_path: Path) -> None:
     trial.ask("a")
     trial.faults.keeper = os.getppid()
     trial.ask("b")
-    assert trial.told("fault_missed") == [("a", f"w0 (pid {PID}) has ended, or is not of this trial")]
+    assert trial.told("fault_missed") == [("a", f"the process of w0 (pid {PID}) was not started by this trial")]
     assert [held.injection.fault for held in trial.injector.held] == ["b"]
 
 
 def test_descent_is_read_from_proc() -> None:
-    assert descends(PID, os.getppid())
-    assert not descends(os.getppid(), PID)
-    assert not descends(2**22 + 1, os.getppid())
+    assert not is_foreign(PID, os.getppid())
+    assert is_foreign(os.getppid(), PID)
+    assert not is_foreign(2**22 + 1, os.getppid())  # no process has such a number
 
 
 def test_a_fault_that_would_last_for_ever_is_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
