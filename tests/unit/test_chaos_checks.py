@@ -333,3 +333,41 @@ def test_one_recovery_as_json() -> None:
     assert list(told["phases"]) == ["detect", "quiesce", "replace", "reconstruct", "restore", "recompute"]  # type: ignore[call-overload]
     assert sum(record.phases.values()) == pytest.approx(record.recovery_s)  # type: ignore[arg-type]
     assert told["checks"] == {**dict.fromkeys(CHECKS, "UNKNOWN"), "recovered": "PASS"}
+
+
+def receipt(fault: str, kind: str, at_ms: float, worker: str, rank: int | None = None) -> Event:
+    data = {"fault": fault, "kind": kind, "pid": 7, "fidelity": "real", "trigger": {"now": True}}
+    return event("fault_injected", at_ms, worker=worker, rank=rank, **data)
+
+
+def test_who_was_slow_and_is_quick_again_does_not_explain_a_later_death() -> None:
+    slow = [
+        receipt("slow", "straggle", 15, "w1", 1),
+        event("fault_reverted", 25, worker="w1", rank=1, fault="slow", kind="straggle", alive=True, reason="over"),
+    ]
+    found = evidence(disturbed() + slow)
+    by_name = {str(outcome.fault.data["fault"]): outcome for outcome in found.outcomes if outcome.fault}
+    assert by_name["slow"].recovery is None and by_name["f"].recovery is not None
+    result = checks.recovered(found)
+    assert result.verdict is Verdict.PASS and "1 fault through which the job went on" in result.detail
+
+
+def test_a_quiet_fault_needs_no_recovery_but_the_job_must_go_on() -> None:
+    quiet = [*undisturbed(), receipt("s", "snapshot_bitflip", 15, "w1", 1)]
+    assert checks.recovered(evidence(quiet)).verdict is Verdict.PASS
+    loud = [*undisturbed(), receipt("s", "gradient_bitflip", 15, "w1", 1)]
+    assert checks.recovered(evidence(loud)).verdict is Verdict.FAIL, "nobody noticed what somebody should have"
+    broken = PartRecord(events=quiet, completed=False, error="it broke")
+    assert checks.recovered(evidence(quiet, run=broken)).verdict is Verdict.FAIL
+
+
+def test_a_coordinator_is_replaced_by_another_one_and_by_no_spare() -> None:
+    killed = [*undisturbed(), receipt("c", "process_kill", 15, "coordinator")]
+    parked = event("spare_parked", 40, worker="w9")
+    spawned = event("worker_spawned", 30, worker="w9", pid=9, start_ticks=9)
+    assert checks.recovered(evidence([*killed, spawned, parked])).verdict is Verdict.UNKNOWN
+    led = event("coordinator_started", 20, pid=8, start_ticks=8)
+    result = checks.recovered(evidence([*killed, led]))
+    assert result.verdict is Verdict.PASS and "1 coordinator replaced" in result.detail
+    ended = PartRecord(events=killed, completed=False, error="the job ended")
+    assert checks.recovered(evidence(killed, run=ended)).verdict is Verdict.FAIL
