@@ -139,7 +139,8 @@ class TorchrunRuntime:
         if job.cluster.gpus != NO_GPUS:
             raise InvalidScenario(f"{self.name} is tried without emulated GPUs", field="cluster.gpus")
         size, path = str(job.cluster.world_size), str(job.directory.path)
-        flags = ("--standalone", "--nproc-per-node", size, "--max-restarts", str(self.restarts))
+        logs = str(job.directory.logs / "torchrun")  # else it makes a directory in /tmp, and leaves it
+        flags = ("--standalone", "--nproc-per-node", size, "--max-restarts", str(self.restarts), "--log-dir", logs)
         every, mode = job.checkpoint_every or self.every, "async" if self.asynchronous else "sync"
         return Command(
             argv=(

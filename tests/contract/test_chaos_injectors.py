@@ -213,7 +213,7 @@ def test_a_throttled_process_gets_its_share_of_a_core(monkeypatch: pytest.Monkey
     with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as busy:
         before, started = seconds_of(busy.pid), time.monotonic()
         active = inject(injector, planned(injector), worker_of(busy))
-        wait_until(lambda: time.monotonic() > started + 1.5, "a second and a half are over")
+        wait_until(lambda: time.monotonic() > started + 1.0, "a second is over")
         used, passed = seconds_of(busy.pid) - before, time.monotonic() - started
         assert active.revert().alive
         wait_until(lambda: state(busy) == "R", "it goes on")

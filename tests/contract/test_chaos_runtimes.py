@@ -68,7 +68,11 @@ def test_a_job_runs_to_its_end_and_tells_what_happened(runtime: Runtime, job: Jo
     assert find_leaks(directory=job.directory.path, processes=(), pids=pids, before=before).everything == ()
 
 
+_TAKES_LONG = [pytest.param(name, marks=pytest.mark.soak if name == "torchrun" else ()) for name in RUNTIMES_UNDER_TEST]
+
+
 @pytest.mark.process
+@pytest.mark.parametrize("runtime", _TAKES_LONG, indirect=True)
 def test_sigterm_ends_all_of_it(runtime: Runtime, job: Job) -> None:
     with Launch(runtime.command(job), log=job.directory.logs / "launcher.log", token="t2") as launch:
         events = job.directory.events
