@@ -35,7 +35,7 @@ def test_who_does_not_come_to_a_collective_is_found_and_replaced(run_dir: Path) 
     result = trial(run_dir, "collective-hang", cluster=cluster, faults=faults, checks=("fired", "recovered", "no_leak"))
     assert result.verdict is Verdict.PASS, result.to_json()
     (recovery,) = result.recoveries
-    assert recovery.blamed is not None and (recovery.blamed["rank"], recovery.blamed["cause"]) == (1, "hang")
+    assert recovery.blamed is not None and (recovery.blamed["rank"], recovery.blamed["cause"]) == (1, "no_progress")
 
 
 @pytest.mark.soak
