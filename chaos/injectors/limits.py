@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from chaos import cgroups
 from chaos.agent.mailbox import Json, Order, Slot, box_of, send
+from chaos.errors import TargetGone
 from chaos.faultkind import FaultKind
 from chaos.faults import PlannedFault
 from chaos.injectors.base import Active, Reverted, receipt
@@ -47,7 +48,10 @@ class ProcessOom:
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
         pidfd = open_identified(worker)
         at = time.monotonic_ns()
-        limit: _Limit = _grouped_memory(worker.pid) or _AddressSpace(worker.pid)
+        limit: _Limit | None = _grouped_memory(worker.pid) or _limited_space(worker.pid)
+        if limit is None:
+            os.close(pidfd)
+            raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended")
         eaten = None
         if self._boxes is not None and isinstance(limit, _MemoryGroup):
             order = Order(act="eat", params={"bytes": 4 * HEADROOM}, ttl_s=float(str(fault.params["ttl_s"])))
@@ -136,6 +140,12 @@ class _MemoryGroup:
         kills = self._group.read(name).get("oom_kill", 0)
         self._group.close()
         return {"oom_kill": kills}
+
+
+def _limited_space(pid: int) -> _AddressSpace | None:
+    with contextlib.suppress(OSError):
+        return _AddressSpace(pid)
+    return None
 
 
 class _AddressSpace:

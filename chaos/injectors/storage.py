@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -50,12 +51,10 @@ class DamagedFile:
         self._seed = seed
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        newest = _newest(_seen_by(worker, self._checkpoints))
-        at = time.monotonic_ns()
-        try:
+        with _clear_errors():
+            newest = _newest(_seen_by(worker, self._checkpoints))
+            at = time.monotonic_ns()
             done = self._damage(_files_of(newest, worker.rank), random.Random(f"{self._seed}/{fault.id}"))
-        except OSError as error:
-            raise TargetGone(f"{newest}: it cannot be damaged: {error.strerror}") from error
         return _Stored(self.kind, fault, worker, at, {"checkpoint": newest.name, **done}, None)
 
 
@@ -68,11 +67,12 @@ class MovedCheckpoint:
         self._checkpoints = checkpoints
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        root = _seen_by(worker, self._checkpoints)
-        newest = _newest(root)
-        aside = root / f"{ASIDE}-{newest.name}"
-        at = time.monotonic_ns()
-        newest.rename(aside)
+        with _clear_errors():
+            root = _seen_by(worker, self._checkpoints)
+            newest = _newest(root)
+            aside = root / f"{ASIDE}-{newest.name}"
+            at = time.monotonic_ns()
+            newest.rename(aside)
         return _Stored(self.kind, fault, worker, at, {"checkpoint": newest.name}, lambda: _move_back(aside, newest))
 
 
@@ -94,12 +94,13 @@ class FullDisk:
         self._checkpoints = checkpoints
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        root = _seen_by(worker, self._checkpoints)
-        if not root.is_dir() or os.stat(root).st_dev == os.stat(self._checkpoints.parent).st_dev:
-            raise TargetGone("the checkpoints have no disk of their own: such a fault must be planned in the scenario")
-        at, filler = time.monotonic_ns(), root / FILLER
-        taken = _fill(filler)
-        proof = {"taken_bytes": taken, "free_bytes": _free(root)}
+        with _clear_errors():
+            root = _seen_by(worker, self._checkpoints)
+            if not root.is_dir() or os.stat(root).st_dev == os.stat(self._checkpoints.parent).st_dev:
+                none = "the checkpoints have no disk of their own: such a fault must be planned in the scenario"
+                raise TargetGone(none)
+            at, filler = time.monotonic_ns(), root / FILLER
+            proof = {"taken_bytes": _fill(filler), "free_bytes": _free(root)}
         return _Stored(self.kind, fault, worker, at, proof, lambda: _empty(filler))
 
 
@@ -158,6 +159,15 @@ class _Stored:
 
     def close(self) -> None:
         """It holds nothing open."""
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    """A job may remove an old checkpoint, or end with its disk, while it is looked at. Raises TargetGone."""
+    try:
+        yield
+    except OSError as error:
+        raise TargetGone(f"the checkpoints could not be changed: {error}") from error
 
 
 # --- which files -----------------------------------------------------------------------------------------------------
