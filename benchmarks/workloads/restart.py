@@ -68,6 +68,7 @@ class RestartSession(PlainSession):
         self._group = dist.new_group(backend="gloo") if checkpoints.asynchronous else None
         self._writing: Future[Any] | None = None
         self._parts: tuple[Any, Any, Any] | None = None
+        self._index: int | None = None
 
     def protect(self, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any) -> None:
         super().protect(model=model, optimizer=optimizer, data=data)
@@ -92,7 +93,8 @@ class RestartSession(PlainSession):
             output.register_hook(lambda _: self._entered("backward"))
 
     def _entered(self, phase: str) -> None:
-        self.events.emit("phase_entered", step=self._index, phase=phase)
+        if self._index is not None:  # torch makes an optimizer step of its own before it can load one's state
+            self.events.emit("phase_entered", step=self._index, phase=phase)
 
     def _state(self) -> dict[str, Any]:
         """All that a rank needs to go on; what ranks have for themselves carries their number."""
