@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.faultkind import FaultKind, Fidelity, Json, Scope, params, ttl_s
+from chaos.faultkind import WORKERS, FaultKind, Fidelity, Json, Scope, params, ttl_s
 from chaos.nvml.effects import CUDA_ERRORS
 from chaos.nvml.xid_lines import LOST, RECOVERY_ACTIONS
 from phoenix_core.xids import catalogue
@@ -18,10 +18,11 @@ _ONLY_WHEN_LOST: Final[Json] = {
 GPU_XID: Final = FaultKind(
     kind="gpu_xid",
     title="GPU error (Xid)",
-    description="The target's GPU reports an Xid, to NVML and in the kernel log; the training meets an error or hangs.",
+    description="The target's GPU (of a node: each of its GPUs) reports an Xid; the training meets an error or hangs.",
     lasting=True,
     fidelity=Fidelity.EMULATED,
     scope=Scope.GPU,
+    targets=(*WORKERS, "node"),
     params_schema={
         **params(
             xid={**_XIDS, "title": "Xid"},

@@ -59,33 +59,52 @@ class GpuXid:
         except (OSError, ValueError) as error:
             raise TargetGone(f"{worker.worker} runs on no node with emulated GPUs ({worker.node})") from error
         effect = _effect(fault.params, worker)
-        pidfd = open_identified(worker)
+        ranks = [one for one in (worker, *worker.others) if one.rank is not None] if effect != "none" else []
+        pidfds: list[int] = []
         try:
-            if effect in ("raise", "hang") and not box_of(self._boxes, worker.pid, worker.start_ticks).is_dir():
-                raise TargetGone(f"no agent runs in {worker.worker}: start it by python -m chaos.agent")
-            if (stat := process_stat(worker.pid)) is None or stat.ended:
-                raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended")
+            pidfds += [open_identified(one) for one in ranks or (worker,)]
+            if ended := [one for one in ranks or (worker,) if _has_ended(one)]:
+                raise TargetGone(f"{ended[0].worker} (pid {ended[0].pid}) has ended")
+            if effect in ("raise", "hang"):
+                self._need_agents(ranks)
             at = time.monotonic_ns()
-            if effect == "kill":
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        except ProcessLookupError as error:
-            raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended") from error
+            for pidfd in pidfds if effect == "kill" else ():
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
-            os.close(pidfd)
-        written = _Written(node, [worker.local_rank or 0], fault, worker, driver)
-        return _Struck(fault, worker, at, written, effect, self._order(effect, fault, worker))
+            for pidfd in pidfds:
+                os.close(pidfd)
+        gpus = range(len(node.read().gpus)) if worker.others else [worker.local_rank or 0]
+        written = _Written(node, gpus, fault, worker, driver)
+        orders = [order for one in ranks if (order := self._order(effect, fault, one)) is not None]
+        return _Struck(fault, worker, at, written, effect, orders)
 
-    def _order(self, effect: str, fault: PlannedFault, worker: WorkerInfo) -> Active | Pending | None:
-        """What the process is told to meet."""
+    def _need_agents(self, ranks: Sequence[WorkerInfo]) -> None:
+        for one in ranks:
+            if not box_of(self._boxes, one.pid, one.start_ticks).is_dir():
+                raise TargetGone(f"no agent runs in {one.worker}: start it by python -m chaos.agent")
+
+    def _order(self, effect: str, fault: PlannedFault, worker: WorkerInfo) -> Pending | None:
+        """What the process is told to meet; it may have been ended by now, by who heard of the Xid."""
         xid = int(str(fault.params["xid"]))
         if effect == "raise":
             code = int(str(fault.params.get("code", default_code(xid))))
             error: Json = {"error": "torch.AcceleratorError", "text": error_text(code), "code": code, "place": "now"}
-            return InsideFault(PROCESS_EXCEPTION, "raise", self._boxes).inject(replace(fault, params=error), worker)
+            return self._tell(PROCESS_EXCEPTION, "raise", replace(fault, params=error), worker)
         if effect == "hang":
             hang: Json = {"gil": False, "ttl_s": fault.params["ttl_s"]}
-            return InsideFault(NATIVE_HANG, "hang", self._boxes).inject(replace(fault, params=hang), worker)
+            return self._tell(NATIVE_HANG, "hang", replace(fault, params=hang), worker)
         return None
+
+    def _tell(self, kind: FaultKind, act: str, fault: PlannedFault, worker: WorkerInfo) -> Pending | None:
+        with contextlib.suppress(TargetGone):
+            return InsideFault(kind, act, self._boxes).inject(fault, worker)
+        return None
+
+
+def _has_ended(worker: WorkerInfo) -> bool:
+    stat = process_stat(worker.pid)
+    return stat is None or stat.ended
 
 
 def _driver_of(node: NodeGpus) -> Driver:
@@ -206,7 +225,7 @@ def log(node: NodeGpus, lines: Sequence[str]) -> None:
 
 
 class _Struck:
-    """The Xid is written; somebody is being handed it, and the process may be on its way to the error."""
+    """The Xid is written; somebody is being handed it, and the processes may be on their way to the error."""
 
     def __init__(
         self,
@@ -215,65 +234,67 @@ class _Struck:
         at: int,
         written: _Written,
         effect: str,
-        order: Active | Pending | None,
+        orders: Sequence[Pending],
     ) -> None:
         self._fault, self._worker, self._at = fault, worker, at
         self._written = written
         self._effect = effect
-        self._order = order
-        self._met: Active | None = None
-        self._seen = {"none": "", "kill": "killed"}.get(effect, "")
+        self._orders = list(orders)
+        self._met: list[Active] = []
+        self._spared: list[str] = []
 
     def poll(self) -> _Xid | None:
-        if isinstance(self._order, Pending):
+        for order in list(self._orders):
             try:
-                self._met = self._order.poll()
+                met = order.poll()
             except TargetGone as error:
                 # Whoever heard of the Xid was quicker: the process has been ended before it could meet the error.
-                self._order, self._seen = None, str(error)
+                self._spared.append(str(error))
             else:
-                if self._met is None:
-                    return None
-                self._order, self._seen = None, "met"
+                if met is None:
+                    continue
+                self._met.append(met)
+            self._orders.remove(order)
         late = time.monotonic_ns() - self._written.told_at > DELIVERY_S * 1e9
-        return self._receipt() if late or self._written.heard else None
+        return self._receipt() if not self._orders and (late or self._written.heard) else None
 
     def withdraw(self) -> _Xid:
-        """The Xid is there already; only what the process has not met yet can still be spared it."""
-        if isinstance(self._order, Pending):
-            self._met = self._order.withdraw()
-            self._order, self._seen = None, "withdrawn" if self._met is None else "met"
+        """The Xid is there already; only what the processes have not met yet can still be spared them."""
+        for order in self._orders:
+            met = order.withdraw()
+            self._met += [met] if met is not None else []
+            self._spared += ["withdrawn"] if met is None else []
+        self._orders.clear()
         return self._receipt()
 
     def _receipt(self) -> _Xid:
-        proof = {**self._written.proof(), "effect": self._effect, "process": self._seen}
-        if self._met is not None:
-            proof["met"] = {"at": self._met.injection.at, **self._met.injection.proof}
-        injection = receipt(self._fault, GPU_XID, self._worker, self._at, proof)
+        met = [{"worker": one.injection.worker, "at": one.injection.at, **one.injection.proof} for one in self._met]
+        process = {"effect": self._effect, "met": met, "spared": self._spared}
+        injection = receipt(self._fault, GPU_XID, self._worker, self._at, {**self._written.proof(), **process})
         return _Xid(injection, self._written, self._met)
 
 
 class _Xid:
     """An Xid that was reported. It lasts while the GPU is in a condition that a reset would end, or a hang goes on."""
 
-    def __init__(self, injection: Injection, written: _Written, met: Active | None) -> None:
+    def __init__(self, injection: Injection, written: _Written, met: Sequence[Active]) -> None:
         self.injection = injection
         self.ttl_s: float | None = float(str(injection.params["ttl_s"]))
         self._written = written
-        self._met = met if met is not None and met.ttl_s is not None else None
+        self._hangs = [one for one in met if one.ttl_s is not None]
         self._reverted: Reverted | None = None
 
     @property
     def over(self) -> str:
-        return "" if self._written.lasts or self._met is not None else "nothing of it lasts"
+        return "" if self._written.lasts or self._hangs else "nothing of it lasts"
 
     def revert(self) -> Reverted:
         if self._reverted is None:
-            freed = self._met.revert().alive if self._met is not None else False
-            self._reverted = Reverted(alive=self._written.heal() or freed, proof={"gpus": "healthy"})
+            freed = [hang.revert().alive for hang in self._hangs]
+            healed_now = self._written.heal()
+            self._reverted = Reverted(alive=healed_now or any(freed), proof={"gpus": "healthy"})
         return self._reverted
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._met is not None:
-                self._met.close()
+        for hang in self._hangs:
+            hang.close()

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_the_receipt_proves_what_was_written_and_who_was_handed_it(node: Node, m
     assert (receipt.worker, receipt.rank, receipt.node, receipt.fidelity) == ("w3", 3, "n3", "emulated")
     proof = receipt.proof
     assert (proof["xids"], proof["gpus"], proof["events"], proof["delivered"]) == ([79], ["0000:22:00"], 1, 1)
-    assert (proof["effect"], proof["process"]) == ("none", "")
+    assert (proof["effect"], proof["met"], proof["spared"]) == ("none", [], [])
     handed = proof["handed_us"]
     assert isinstance(handed, dict) and list(handed) == [str(node.monitor.process.pid)]
     assert node.monitor.hear() == 79
@@ -157,8 +158,16 @@ def test_an_instance_of_a_divided_gpu_is_named_in_both(node: Node) -> None:
 
 def test_an_xid_that_follows_from_a_kill(node: Node) -> None:
     proof = node.inject(xid=45, effect="kill").injection.proof
-    assert node.victim.wait() == -9 and proof["process"] == "killed"
+    assert node.victim.wait() == -9 and proof["effect"] == "kill"
     assert node.heard(1) == [45] and f"45, pid={node.victim.pid}, " in node.gpus.kernel_log.read_text()
+
+
+def test_a_whole_node_is_hit_on_all_its_gpus(node: Node) -> None:
+    everybody = replace(node.worker, others=(replace(node.worker, worker="agent of n3", rank=None),))
+    pending = node.injector.inject(planned(xid=145, effect="none"), everybody)
+    wait_until(lambda: pending.poll() is not None, "the receipt")
+    assert sorted(node.monitor.ask("wait(events, 20000)")[0] for _ in range(2)) == [0, 1]
+    assert node.logged() == [145, 145]
 
 
 def test_nobody_listens_and_the_receipt_says_so(node: Node) -> None:

@@ -64,6 +64,7 @@ def test_a_lost_gpu_is_replaced_before_anybody_waits_for_it(run_dir: Path) -> No
         ("xid-62-45-119-154", {"n2"}),
         ("xid-memory-decay", {"n2"}),
         ("xid-149-45-154", {"n2"}),
+        ("xid-145-all-gpus", {"n1"}),
     ],
 )
 def test_a_scenario_of_the_library_does_what_the_catalogue_asks_for(
