@@ -9,7 +9,7 @@ from chaos.nvml.effects import CUDA_ERRORS
 from chaos.nvml.xid_lines import LOST, RECOVERY_ACTIONS
 from phoenix_core.xids import catalogue
 
-_XIDS: Final[Json] = {"enum": sorted(catalogue())}
+_XIDS: Final[Json] = {"type": "integer", "enum": sorted(catalogue())}
 _ONLY_WHEN_LOST: Final[Json] = {
     "if": {"properties": {"numberless": {"const": True}}, "required": ["numberless"]},
     "then": {"properties": {"xid": {"const": LOST}}},
@@ -39,7 +39,11 @@ GPU_XID: Final = FaultKind(
                 "title": "What the process meets",
                 "description": "default: as the catalogue says; kill: it is killed, and the Xid follows from that.",
             },
-            code={"enum": sorted(CUDA_ERRORS), "title": "CUDA error that is raised (default: the catalogue's first)"},
+            code={
+                "type": "integer",
+                "enum": sorted(CUDA_ERRORS),
+                "title": "CUDA error that is raised (default: the catalogue's first)",
+            },
             witnesses={"enum": ["all", "nvml", "log"], "default": "all", "title": "Who tells of it"},
             mig={"type": "integer", "minimum": 0, "maximum": 14, "title": "GPU instance, on a divided GPU (MIG)"},
             recovery={

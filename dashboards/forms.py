@@ -140,7 +140,7 @@ def _field(name: str, schema: Json, required: bool) -> Field:
     return Field(
         name=name,
         title=str(part.get("title") or name),
-        type="choice" if choices else str(known),
+        type="choice" if choices and known not in ("integer", "number") else str(known),
         hint=str(part.get("description") or ""),
         default="" if default is None else (str(default).lower() if isinstance(default, bool) else str(default)),
         required=required,

@@ -134,6 +134,11 @@ def test_a_form_follows_the_schema() -> None:
     assert [kind.targets for kind in forms.kinds(KINDS)] == ["rank random_rank spare", "rank random_rank"]
 
 
+def test_a_choice_of_numbers_is_sent_as_a_number() -> None:
+    (field,) = forms.fields({"properties": {"xid": {"type": "integer", "enum": [13, 79]}}, "required": ["xid"]})
+    assert (field.type, list(field.choices), field.required) == ("integer", ["13", "79"], True)
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0.00004, "0.0 ms"), (0.0021, "2.1 ms"), (0.2613, "261 ms"), (2.048, "2 048 ms"), (None, "–")],
