@@ -8,17 +8,20 @@ of none). With `cpu` the error is raised instead, in torch's words.
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import json
 import os
 import sys
+from queue import Empty, Queue
 from typing import Any, Final
 
 import torch
 
 from phoenix_core.device_errors import of_exception
+from phoenix_core.health import Nvml
+from phoenix_core.xid_reports import Sighting
 
-EVENT_WAIT_MS: Final = 5000
+EVENT_WAIT_S: Final = 5.0
 SPAN: Final = 1 << 40
 """Bytes that are claimed to follow one small allocation: their far end is nobody's."""
 
@@ -43,32 +46,22 @@ def fail(kind: str) -> None:
 
 
 class XidWatch:
-    """NVML's events of the first GPU; `absent` says why there are none to be had."""
+    """What the runtime's own watch sees of the GPUs meanwhile; `absent` says why there is nothing to be seen."""
 
     def __init__(self) -> None:
-        self.absent = ""
-        self._set: Any = None
-        try:
-            self._nvml: Any = importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-            device = self._nvml.nvmlDeviceGetHandleByIndex(0)
-            self._set = self._nvml.nvmlEventSetCreate()
-            self._nvml.nvmlDeviceRegisterEvents(device, self._nvml.nvmlEventTypeXidCriticalError, self._set)
-        except ImportError:
-            self.absent = "pynvml (nvidia-ml-py) is not installed"
-        except Exception as error:  # NVML's own, whose type is known only where it is installed
-            self.absent = f"NVML: {error}"
+        self._seen: Queue[Sighting] = Queue()
+        found: Queue[str] = Queue()
+        Nvml(poll_s=EVENT_WAIT_S, seen=self._seen.put, found=lambda _, why: found.put(why)).start()
+        self.absent = found.get()
 
     def seen(self) -> list[int]:
-        found: list[int] = []
-        while not self.absent:
-            try:
-                event = self._nvml.nvmlEventSetWait_v2(self._set, 500 if found else EVENT_WAIT_MS)
-            except Exception as error:
-                self.absent = "" if found else f"NVML told of none in {EVENT_WAIT_MS} ms: {error}"
-                break
-            found.append(int(event.eventData))
-        return found
+        xids: list[int] = []
+        with contextlib.suppress(Empty):
+            while not self.absent:
+                xids.append(self._seen.get(timeout=0.5 if xids else EVENT_WAIT_S).xid)
+        if not xids and not self.absent:
+            self.absent = f"NVML told of none in {EVENT_WAIT_S:g} s"
+        return xids
 
 
 def main(arguments: list[str]) -> None:

@@ -81,6 +81,35 @@ def test_every_subscriber_gets_every_event_after_it_came(node: NodeGpus) -> None
         assert delivered == {(event, reader.process.pid) for event in mine for reader in (one, other)}
 
 
+# By whom each is looked up: the C library of torch, NCCL (nvmlwrap), torch.cuda, the device plugin of Kubernetes.
+LOOKED_UP = (
+    "nvmlInit nvmlInit_v2 nvmlInitWithFlags nvmlShutdown nvmlErrorString nvmlDeviceGetCount nvmlDeviceGetCount_v2 "
+    "nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByPciBusId "
+    "nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetHandleByUUID nvmlDeviceGetPciInfo nvmlDeviceGetPciInfo_v3 "
+    "nvmlDeviceGetCudaComputeCapability nvmlDeviceGetP2PStatus nvmlDeviceGetNvLinkState "
+    "nvmlDeviceGetNvLinkRemotePciInfo nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetNvLinkCapability "
+    "nvmlDeviceGetFieldValues nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetComputeRunningProcesses "
+    "nvmlSystemGetCudaDriverVersion_v2 nvmlEventSetCreate nvmlEventSetWait nvmlEventSetWait_v2 nvmlEventSetFree "
+    "nvmlDeviceRegisterEvents nvmlDeviceGetSupportedEventTypes"
+)
+
+
+def test_what_others_look_up_by_name_is_there(node: NodeGpus) -> None:
+    with Reader(node) as reader:
+        assert reader.ask(f"[n for n in {LOOKED_UP.split()!r} if not hasattr(__import__('pynvml').nvmlLib, n)]") == []
+
+
+def test_what_a_display_shows_is_a_healthy_idle_gpu(node: NodeGpus) -> None:
+    with Reader(node) as reader:
+        assert reader.ask("nvmlDeviceGetUtilizationRates(devices[0]).gpu") == 0
+        assert reader.ask("nvmlDeviceGetEncoderUtilization(devices[0])")[0] == 0
+        assert reader.ask("nvmlDeviceGetTemperature(devices[0], 0)") == 35
+        assert reader.ask("nvmlDeviceGetFanSpeed(devices[0])") == "Not Supported"
+        assert reader.ask("nvmlDeviceGetNvLinkState(devices[0], 3)") == 1
+        node.change(0, lambda gpu: replace(gpu, links_down=1 << 3))
+        assert reader.ask("[nvmlDeviceGetNvLinkState(devices[0], link) for link in (3, 4)]") == [0, 1]
+
+
 def test_an_event_of_another_type_reaches_nobody_who_did_not_ask_for_it(node: NodeGpus) -> None:
     with Reader(node) as reader:
         reader.ask("globals().update(events=listen())")
