@@ -21,14 +21,11 @@ CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "process_exception": ("exit", "device_error"),
     "process_segfault": ("exit",),
     "process_abort": ("exit",),
-    "process_oom": ("exit",),
-    "process_terminate": ("exit", "node_lost"),
-    "collective_hang": _STALLS,
     "gil_hold": _STALLS,
     "native_hang": _STALLS,
     "collective_hang": _STALLS,
     "gpu_xid": ("device_error", "exit", *_STALLS),
-    "network_partition": ("node_lost", *_STALLS),
+    "network_partition": ("node_lost", "cut_off", *_STALLS),
 }
 # Shapes of a partition that leave more than one node in the wrong.
 _MANY_SIDES: Final = ("halves", "bridge", "majority_ring")
