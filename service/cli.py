@@ -78,8 +78,15 @@ def demo(
     data: Annotated[Path | None, typer.Option("--data", help="A text file to train on.")] = None,
     port: Annotated[int, typer.Option("--port", help="Port of the service (0: any free one).")] = DEFAULT_PORT,
     directory: Directory = None,
+    seed_data: Annotated[
+        bool, typer.Option("--seed-data", help="Train nothing: fill an empty data directory with made-up history.")
+    ] = False,
 ) -> None:
     """Train on real text, kill one rank and freeze another over REST, watch both heal, judge the result."""
+    if seed_data:
+        from service.seeding.command import seed_directory
+
+        raise typer.Exit(seed_directory(data_directory(directory), as_json=as_json))
     from service.demo import Options, run_demo
 
     options = Options(keep=keep, as_json=as_json, data=data, port=port, directory=data_directory(directory))

@@ -46,7 +46,7 @@ SERVICES: list[Json] = [
 ]  # fmt: skip
 TOKENS: list[Json] = [
     {"id": "tok-1", "name": "ada", "role": "admin", "created_at": iso(-8e6), "created_by": "local",
-     "last_used_at": iso(-60), "expires_at": None, "revoked_at": None},
+     "last_used_at": iso(-5400), "expires_at": None, "revoked_at": None},
     {"id": "tok-2", "name": "ci", "role": "operator", "created_at": iso(-7e6), "created_by": "ada",
      "last_used_at": None, "expires_at": iso(-100), "revoked_at": None},
     {"id": "tok-3", "name": "old", "role": "viewer", "created_at": iso(-9e6), "created_by": "ada",

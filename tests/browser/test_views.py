@@ -174,7 +174,7 @@ async def test_machines_say_where_they_differ_and_what_their_noise_costs(pages: 
 
 async def test_settings_show_tokens_without_their_secret(pages: httpx.AsyncClient) -> None:
     page = await body(pages, "/settings")
-    assert "valid" in page and "expired" in page and "revoked" in page and "1 min ago" in page
+    assert "valid" in page and "expired" in page and "revoked" in page and "1 h ago" in page
     assert "the team's chat" in page and "the receiver said 503" in page
     assert "run.submit" in page
 
