@@ -110,8 +110,8 @@ def lost_steps(events: Iterable[Event], at: int) -> int:
 
 
 def twin_verdict(events: Sequence[Event], undisturbed: Sequence[Event], after: int) -> tuple[str, str]:
-    """PASS, FAIL or UNKNOWN, and why: are the losses of the steps committed after `after` (ns) those of the twin?"""
-    ours = recorded_values([event for event in events if event.at > after])
+    """PASS, FAIL or UNKNOWN, and why: are the losses of the steps begun after `after` (ns) those of the twin?"""
+    ours = recorded_values([event for event in events if event.kind == "step_committed" and _began(event) > after])
     twin = recorded_values(undisturbed)
     common = sorted(set(ours.values) & set(twin.values), key=lambda key: (key[1], key[0]))
     if not common:
@@ -133,11 +133,13 @@ def _apart(one: str, other: str) -> float:
     return abs(ours - twin) / max(abs(twin), 1e-300)
 
 
+def _began(commit: Event) -> int:
+    return commit.at - int(str(commit.data.get("duration_ns", 0)))
+
+
 def _commits(events: Iterable[Event]) -> list[_Commit]:
     return [
-        _Commit(
-            rank=event.rank, step=event.step, at=event.at, began=event.at - int(str(event.data.get("duration_ns", 0)))
-        )
+        _Commit(rank=event.rank, step=event.step, at=event.at, began=_began(event))
         for event in events
         if event.kind == "step_committed" and event.rank is not None and event.step is not None
     ]
