@@ -77,7 +77,7 @@ class Bench:
             if metric == "overhead":
                 return Cell(**self._overhead(contender, environment), **stamped)
             return Cell(**self._faults(contender, environment, metric, wanted), **stamped)
-        except (EnvironmentMissing, ChaosError, JobEnded) as error:
+        except (EnvironmentMissing, ChaosError, JobEnded, OSError) as error:
             return Cell(reason=str(error), **stamped)
 
     # --- the three kinds of cells -------------------------------------------------------------------------------------
