@@ -29,8 +29,6 @@ CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # Shapes of a partition that leave more than one node in the wrong.
 _MANY_SIDES: Final = ("halves", "bridge", "majority_ring")
-
-
 _WELL: Final = "nobody was wronged"
 
 
