@@ -47,6 +47,10 @@ def outcomes(events: Iterable[Event]) -> list[FaultOutcome]:
 
 
 def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -> FaultOutcome:
+    own = [recovery for recovery in found if recovery.fault == fault.data.get("fault")]
+    kind, hit = FAULT_KINDS.get(str(fault.data.get("kind"))), phase_hit(fault, events)
+    if kind is not None and kind.quiet and not own:
+        return FaultOutcome(fault=fault, recovery=None, hit=hit)  # what befalls that worker has another reason
     ended = _taken_back(fault, events)
     detected = next(
         (
@@ -56,7 +60,6 @@ def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -
         ),
         None,
     )
-    own = [recovery for recovery in found if recovery.fault == fault.data.get("fault")]
     # Two faults that end the same generation share its recovery, which the timeline can give to one of them only.
     shared = [
         recovery
@@ -64,7 +67,7 @@ def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -
         if detected is not None and recovery.generation == detected.generation and fault.rank is not None
     ]
     recovery = next(iter(own + shared), None)
-    return FaultOutcome(fault=fault, recovery=recovery, detected=detected, hit=phase_hit(fault, events))
+    return FaultOutcome(fault=fault, recovery=recovery, detected=detected, hit=hit)
 
 
 def _taken_back(fault: Event, events: Sequence[Event]) -> float:

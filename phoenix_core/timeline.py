@@ -100,14 +100,18 @@ def _begins_a_recovery(event: Event) -> bool:
 
 
 def _faults_of(events: Sequence[Event], failures: Sequence[Event]) -> dict[int, Event]:
-    """Fault per index of `failures`: the latest that hit the same worker, else the first that explains nothing yet."""
+    """Fault per index of `failures`: the latest that hit the same worker, else the first that explains nothing yet and
+    had not been taken back by then."""
     faults = [event for event in events if event.kind == "fault_injected"]
+    back = [event for event in events if event.kind == "fault_reverted" and event.data.get("alive") is True]
+    over = {event.data.get("fault"): event.at for event in back}
     matched: dict[int, Event] = {}
     for same_worker in (True, False):
         for index, failure in enumerate(failures):
             free = [fault for fault in faults if not any(fault is other for other in matched.values())]
             before = [fault for fault in free if fault.at <= failure.at]
-            fits = [fault for fault in before if fault.worker == failure.worker or not same_worker]
+            last = [fault for fault in before if over.get(fault.data.get("fault"), failure.at) >= failure.at]
+            fits = [fault for fault in before if fault.worker == failure.worker] if same_worker else last
             if fits and index not in matched:
                 matched[index] = fits[-1] if same_worker else fits[0]
     return matched

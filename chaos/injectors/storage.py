@@ -38,7 +38,7 @@ def storage_injectors(checkpoints: Path, seed: int = 0) -> Mapping[str, Injector
     return {injector.kind.kind: injector for injector in injectors}
 
 
-Damage = Callable[[list[Path], random.Random], Json]
+Damage = Callable[[Path, int | None, random.Random], Json]
 
 
 class DamagedFile:
@@ -54,7 +54,7 @@ class DamagedFile:
         with _clear_errors():
             newest = _newest(_seen_by(worker, self._checkpoints))
             at = time.monotonic_ns()
-            done = self._damage(_files_of(newest, worker.rank), random.Random(f"{self._seed}/{fault.id}"))
+            done = self._damage(newest, worker.rank, random.Random(f"{self._seed}/{fault.id}"))
         return _Stored(self.kind, fault, worker, at, {"checkpoint": newest.name, **done}, None)
 
 
@@ -208,15 +208,15 @@ def _largest(files: list[Path]) -> Path:
     return max(files, key=lambda path: (path.stat().st_size, path))
 
 
-def _truncate(files: list[Path], _draw: random.Random) -> Json:
-    path = _largest(files)
+def _truncate(checkpoint: Path, rank: int | None, _draw: random.Random) -> Json:
+    path = _largest(_files_of(checkpoint, rank))
     size = path.stat().st_size
     os.truncate(path, size // 2)
     return {"file": path.name, "bytes": size, "bytes_left": size // 2}
 
 
-def _corrupt(files: list[Path], draw: random.Random) -> Json:
-    path = _largest(files)
+def _corrupt(checkpoint: Path, rank: int | None, draw: random.Random) -> Json:
+    path = _largest(_files_of(checkpoint, rank))
     place, bit = draw.randrange(path.stat().st_size), draw.randrange(8)
     with path.open("r+b") as file:
         file.seek(place)
@@ -226,7 +226,8 @@ def _corrupt(files: list[Path], draw: random.Random) -> Json:
     return {"file": path.name, "byte": place, "bit": bit}
 
 
-def _make_partial(files: list[Path], _draw: random.Random) -> Json:
-    path = max(files, key=lambda path: (_written(path), path))
+def _make_partial(checkpoint: Path, _rank: int | None, _draw: random.Random) -> Json:
+    """Whoever writes the last file makes the checkpoint whole, for all ranks."""
+    path = max(_files(checkpoint), key=lambda path: (_written(path), path))
     path.unlink()
     return {"file": path.name, "removed": True}
