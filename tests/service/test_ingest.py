@@ -165,6 +165,26 @@ async def test_recoveries_are_counted_and_a_lost_spare_is_none(api: Harness) -> 
     script.close()
 
 
+async def test_what_a_target_did_is_known_while_the_fault_lasts(api: Harness) -> None:
+    """Also of a network fault, after which its target goes on and is blamed by nobody."""
+    run, directory = await api.started()
+    script = Script(directory)
+    script.begin()
+    for step in range(8):
+        script.step(step)
+    script.emit(
+        "injector", "fault_injected", worker="w1", node="n1", rank=1, fault="cut", kind="network_partition", pid=1,
+        fidelity="real", trigger={"now": True},
+    )  # fmt: skip
+    for step in range(8, 10):
+        script.step(step)
+    api.tick()
+    trial = (await api.get(f"/runs/{run['id']}"))["trials"][0]
+    (recovery,) = (await api.get(f"/trials/{trial}"))["recoveries"]
+    assert recovery["fault"]["hit"] == {"phase": "forward", "step": 7}
+    script.close()
+
+
 async def test_torn_lines_wait_and_foreign_lines_are_passed_over(api: Harness) -> None:
     run, directory = await api.started()
     events = directory / "run" / "events"

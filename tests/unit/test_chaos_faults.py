@@ -186,3 +186,12 @@ def test_each_kind_has_an_injector_of_that_kind_and_says_all_that_a_form_needs()
         told = kind.to_json()
         assert told["title"] and told["description"] and told["targets"] and told["triggers"]
         assert kind.params_schema["additionalProperties"] is False
+
+
+def test_a_count_of_periods_needs_periods() -> None:
+    flapping = {"id": "f", "kind": "network_partition", "target": {"rank": 0}, "params": {"count": 3}}
+    with pytest.raises(InvalidFault) as refusal:
+        PlannedFault.from_json(flapping)
+    assert refusal.value.field == "params.count" and "period_s" in str(refusal.value)
+    fault = PlannedFault.from_json({**flapping, "params": {"count": 3, "period_s": 2}})
+    assert PlannedFault.from_json(fault.to_json()) == fault
