@@ -156,7 +156,7 @@ def test_kill_9_of_service_and_trial_leaves_an_abandoned_run(served: Served) -> 
 
 def test_the_stream_is_live_resumes_and_does_not_hold_up_the_end(served: Served) -> None:
     with served.start() as client:
-        run = client.post("/runs", {"scenario": {**SCENARIO, "steps": 400}})["id"]
+        run = client.post("/runs", {"scenario": {**SCENARIO, "steps": 5000}})["id"]
         url = f"{client.url}/api/v1/runs/{run}/stream"
         first = take(url, 20)
         second = take(url, 20, last=first[-1])
