@@ -53,9 +53,6 @@ bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, 
 bench-peers: $(BASE)  ## PHOENIX beside torchrun, torchft and NVRx, into benchmarks/results/ (40 minutes; ARGS=--help)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-bench-peers: $(BASE)  ## PHOENIX beside torchrun, torchft and NVRx, into benchmarks/results/ (40 minutes; ARGS=--help)
-	$(BIN)/python -m benchmarks.peers $(ARGS)
-
 gpu: $(DEV)  ## tests and measurements that need a CUDA device (and a CUDA build of torch)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 	$(BIN)/python -m benchmarks.gpu_check --out benchmarks/results
