@@ -41,9 +41,9 @@ class Picture:
 
 def pictures(client: Client) -> Iterator[Picture]:
     """What to take, with ids and commits of the history that was just made up."""
-    newest, *_ = client.get("/runs", limit=1)["items"]
-    codes = client.get("/history/series")["codes"]
-    compare = f"/compare?base={codes[-1]['name']}&head={codes[0]['name']}"
+    newest, *_ = client.get("/runs", suite="nightly", limit=1)["items"]
+    head, base = (run["commit"] for run in client.get("/runs", suite="compare")["items"])
+    compare = f"/compare?base={base}&head={head}"
     stopped = client.get("/trials", scenario="stop-one", limit=1)["items"][0]["id"]
     yield Picture(name="home", path="/")
     yield Picture(name="home-dark", path="/", theme="dark")

@@ -18,11 +18,11 @@ from dashboards.recovery import STEPS_AFTER, STEPS_BEFORE, recovery_views
 CHECKS = {
     "fired": "every planned fault has a receipt",
     "recovered": "every recovery went through all its phases",
-    "twin": "losses and final digest equal the undisturbed run of the same seed, bit for bit",
+    "twin": "losses and final digest equal those of the undisturbed run with the same seed, bit for bit",
     "agreement": "all ranks end with the same state",
     "no_leak": "no process, socket, memory, namespace, mount or file is left behind",
     "attribution": "the detector named those that were hit, for a cause that fits, and nobody else",
-    "gpu_health": "of each GPU's error the runtime saw what there was, and did what it asks for",
+    "gpu_health": "the runtime saw each GPU's error, and did what it asks for",
     "data_once": "each rank used its data in order, none twice and none left out",
 }
 
