@@ -145,5 +145,10 @@ def dots(values: Sequence[float | None], top: float) -> list[Dot]:
 def _p(row: Json) -> str:
     if row["p"] is None:
         return text.NONE
-    adjusted = f" ({row['p_adjusted']:.3f} adjusted)" if row.get("p_adjusted") is not None else ""
-    return f"{row['p']:.3f}{adjusted}"
+    adjusted = f" ({probability(row['p_adjusted'])} adjusted)" if row.get("p_adjusted") is not None else ""
+    return f"{probability(row['p'])}{adjusted}"
+
+
+def probability(value: float) -> str:
+    """Three digits; below that, only that it is below: nobody's samples tell a millionth from a thousandth."""
+    return "<0.001" if value < 0.0005 else f"{value:.3f}"
