@@ -47,7 +47,7 @@ class Output:
 class Measuring:
     """How `--ab` and `bisect` measure."""
 
-    scenarios: tuple[Path, ...]
+    scenarios: tuple[str, ...]
     repo: Path
     directory: Path
     effort: Effort = field(default_factory=Effort)
@@ -177,18 +177,30 @@ def _bench(measuring: Measuring, stop: SelfPipe) -> Bench:
     )
 
 
-def _scenarios(files: Sequence[Path]) -> list[Scenario]:
+def _scenarios(given: Sequence[str]) -> list[Scenario]:
     """Raises InvalidScenario, and ChaosError where there is none, or one without a planned fault."""
-    if not files:
-        raise ChaosError("name at least one scenario to measure: --scenario FILE (the shipped ones are in scenarios/)")
-    scenarios = [load_scenario(file) for file in files]
-    for scenario, file in zip(scenarios, files, strict=True):
+    if not given:
+        raise ChaosError("name at least one scenario to measure: --scenario FILE, or the name of one that is shipped")
+    scenarios = [_scenario(name) for name in given]
+    for scenario, name in zip(scenarios, given, strict=True):
         if not scenario.planned:
-            raise ChaosError(f"{file} plans no fault: there is no recovery to measure")
+            raise ChaosError(f"{name} plans no fault: there is no recovery to measure")
     names = [scenario.name for scenario in scenarios]
     if len(set(names)) < len(names):
         raise ChaosError(f"two scenarios have the same name: {', '.join(sorted(names))}")
     return scenarios
+
+
+def _scenario(name: str) -> Scenario:
+    """Of a file, or one that is shipped, by its name: as a row of a comparison tells it."""
+    if Path(name).suffix or Path(name).exists():
+        return load_scenario(Path(name))
+    from service import catalog  # brings the web framework along
+
+    shipped = catalog.scenarios()
+    if name not in shipped:
+        raise ChaosError(f"{name!r} is neither a file nor a shipped scenario; there are: {', '.join(sorted(shipped))}")
+    return shipped[name]
 
 
 def _is_directory(name: str) -> bool:

@@ -13,7 +13,7 @@ Directory = Annotated[
     Path | None, typer.Option("--dir", help="Data directory (else PHOENIX_HOME, else ~/.local/share/phoenix).")
 ]
 Repo = Annotated[Path, typer.Option("--repo", help="The git checkout that the revisions are of.")]
-Scenarios = Annotated[list[str] | None, typer.Option("--scenario", help="Scenario file (repeatable).")]
+Scenarios = Annotated[list[str] | None, typer.Option("--scenario", help="Scenario file or a shipped one (repeatable).")]
 Effect = Annotated[
     float, typer.Option(min=0.01, max=10, help="Slow-down to find: 0.2 is 20 %; decides how many trials.")
 ]
@@ -31,7 +31,8 @@ def compare(
         bool, typer.Option("--ab", help="Measure both now, in turns, each in a worktree of its own.")
     ] = False,
     scenario: Annotated[
-        list[str] | None, typer.Option("--scenario", help="With --ab a file (repeatable), else the name of one.")
+        list[str] | None,
+        typer.Option("--scenario", help="With --ab a file or shipped one (repeatable), else a name."),
     ] = None,
     effect: Effect = 0.2,
     most: Most = 20,
@@ -64,7 +65,7 @@ def compare(
     home, names = data_directory(directory), scenario or []
     if ab:
         measuring = comparing.Measuring(
-            scenarios=tuple(map(Path, names)),
+            scenarios=tuple(names),
             repo=repo,
             directory=home,
             effort=Effort(effect=effect, most=most, confirming=confirming),
@@ -107,7 +108,7 @@ def bisect(
     from service import comparing
 
     measuring = comparing.Measuring(
-        scenarios=tuple(map(Path, scenario or [])),
+        scenarios=tuple(scenario or []),
         repo=repo,
         directory=data_directory(directory),
         effort=Effort(effect=effect, most=most, confirming=confirming),

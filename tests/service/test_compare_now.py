@@ -123,6 +123,15 @@ def test_what_cannot_be_compared_is_said(scratch: Scratch, base: str, said: str)
     assert "Traceback" not in done.stderr
 
 
+def test_a_scenario_is_a_file_or_a_shipped_one(scratch: Scratch) -> None:
+    refuses = scratch.commit("one", refuses=True)
+    by_name = phoenix(scratch, "compare", refuses, refuses, "--ab", "--scenario", "kill-one")
+    assert "cannot run kill-one" in by_name.stderr
+    neither = phoenix(scratch, "compare", refuses, refuses, "--ab", "--scenario", "nothing")
+    assert neither.returncode == 2
+    assert "neither a file nor a shipped scenario" in neither.stderr
+
+
 def test_a_shallow_clone_is_named_as_the_reason(scratch: Scratch) -> None:
     first = scratch.commit("one")
     scratch.commit("two")
