@@ -15,6 +15,8 @@ from chaos.errors import ChaosError
 # What a revision may look like: enough for branches, tags, HEAD~3 and v1^{}, and nothing that git takes for an option.
 REVISION: Final = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_./@{}^~+-]{0,199}")
 _SECONDS: Final = 60.0
+# A command line takes 2 MB; a history may hold more commits than that.
+_NAMES_AT_ONCE: Final = 1000
 
 
 class GitError(ChaosError):
@@ -80,13 +82,15 @@ class Repository:
     def subjects(self, commits: Iterable[str]) -> dict[str, str]:
         """The first line of each message, of those commits that are here."""
         names = [name for name in dict.fromkeys(commits) if re.fullmatch(r"[0-9a-f]{40}", name)]
-        if not names:
-            return {}
-        try:
-            said = self.run("log", "--no-walk=unsorted", "--ignore-missing", "-z", "--format=%H %s", *names)
-        except GitError:
-            return {}
-        return dict(entry.split(" ", 1) for entry in said.split("\0") if " " in entry)
+        found: dict[str, str] = {}
+        for first in range(0, len(names), _NAMES_AT_ONCE):
+            some = names[first : first + _NAMES_AT_ONCE]
+            try:
+                said = self.run("log", "--no-walk=unsorted", "--ignore-missing", "-z", "--format=%H %s", *some)
+            except GitError:
+                continue
+            found |= dict(entry.split(" ", 1) for entry in said.split("\0") if " " in entry)
+        return found
 
     def file(self, commit: str, path: str) -> bytes | None:
         """A file as it was in a commit; None where it had none."""

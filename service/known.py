@@ -21,6 +21,7 @@ class Known:
     directory: Path
     repository: Repository | None
     _collector: Collector = field(default_factory=Collector)
+    _subjects: dict[str, str | None] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def samples(self) -> tuple[TrialSample, ...]:
@@ -37,15 +38,22 @@ class Known:
         return compare(left, revision_side(head, samples, self.repository), trials_as_units=trials_as_units)
 
     def subjects(self, samples: Sequence[TrialSample]) -> dict[str, str]:
-        if self.repository is None:
-            return {}
-        return self.repository.subjects(sample.code.commit for sample in samples)
+        """The first line of each commit's message, where it is known; asked for once each."""
+        commits = {sample.code.commit for sample in samples}
+        new = commits - self._subjects.keys()
+        if new and self.repository is not None:
+            found = self.repository.subjects(new)
+            self._subjects.update({commit: found.get(commit) for commit in new})
+        return {commit: said for commit in commits if (said := self._subjects.get(commit)) is not None}
 
 
 def known_in(directory: Path, repository: Path | None = None) -> Known:
     """`repository`: where to ask for names of commits (else the checkout that this code was imported from)."""
+    own = Path(__file__).resolve().parents[1]
+    if repository is None and not (own / ".git").exists():  # installed: what repository is around it is chance
+        return Known(directory=directory, repository=None)
     try:
-        found = Repository.around(repository or Path(__file__).resolve().parent)
+        found = Repository.around(repository or own)
     except GitError:
         found = None
     return Known(directory=directory, repository=found)
