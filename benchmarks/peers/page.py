@@ -84,8 +84,13 @@ def _ratio_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]
 
 
 def _times(ours: Contender, theirs: Contender, kind: str, cells: Cells) -> str:
+    alone = kind in theirs.alone
     base, head = (
-        [math.inf if sample.recovery_s is None else sample.recovery_s for sample in shown(who, kind, cells).samples]
+        [
+            math.inf if seconds is None else seconds
+            for sample in shown(who, kind, cells).samples
+            for seconds in [sample.goes_on_s if alone else sample.recovery_s]
+        ]
         for who in (ours, theirs)
     )
     if not base or not head:
@@ -94,7 +99,7 @@ def _times(ours: Contender, theirs: Contender, kind: str, cells: Cells) -> str:
     if math.isinf(ratio.value):
         return "for ever"
     interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.1f}-{ratio.high:.1f})"
-    return f"{ratio.value:.1f}{interval}"
+    return f"{ratio.value:.1f}{interval}{' to go on' if alone else ''}"
 
 
 def _kill_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
@@ -112,7 +117,7 @@ def _kill_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]
 
 def _cost_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]:
     rows = []
-    for contender in contenders:
+    for contender in (contender for contender in contenders if "overhead" not in contender.cannot):
         overhead, cost = shown(contender, "overhead", cells), shown(contender, "cost", cells)
         rows.append([contender.title, contender.setting, _ratio_text(overhead), *_cost_texts(cost)])
     return rows
