@@ -292,6 +292,8 @@ class Membership:
         rank = self._rank_in(event.worker, event.generation)
         if rank is None or self._plan is None or self.phase.value not in event.phases:
             return []
+        if self._plan.disk and event.kind == "restore_failed":
+            self._on_disk.refuse(self._plan.boundary)
         self._restarts.failed([] if self.watch.parted else [rank])
         give_up = self._restarts.reason_to_give_up(f"{event.worker}: {event.reason}")
         fields = {"worker": event.worker, "rank": rank, "generation": self.generation, "reason": event.reason}
