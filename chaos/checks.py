@@ -176,8 +176,10 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
         return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
     if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
         return passed(f"{name}: nobody was lost; all ranks met anew in generation {generation} and went on")
-    if _is_quiet(fault) and evidence.run.completed:
-        return passed(f"{name}: the job went on; nothing had to be recovered")
+    if _is_quiet(fault):
+        well = f"{name}: the job went on; nothing had to be recovered"
+        broken = f"{name}: nobody had failed, but the job did not complete: {_why(evidence)}"
+        return passed(well) if evidence.run.completed else failed(broken)
     if fault.worker in SINGLE:
         return _judge_single(outcome, name, evidence)
     if fault.rank is None:

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from chaos.errors import TargetGone
 from chaos.faults import PlannedFault
 from chaos.injectors import INJECTORS, Active, Injector, Pending
+from chaos.injectors.process import SEVERAL
 from chaos.kinds import Scope, fault_kind
 from chaos.launch import Ended, Launch
 from chaos.procfs import is_foreign
@@ -236,7 +237,9 @@ class Faults:
 
     def _forget(self, worker: str | None) -> None:
         for fault, active in list(self._active.items()):
-            if active.injection.worker == worker and fault_kind(active.injection.kind).scope in OF_A_PROCESS:
+            injection = active.injection
+            alone = SEVERAL not in injection.proof  # of several processes the others may go on
+            if injection.worker == worker and alone and fault_kind(injection.kind).scope in OF_A_PROCESS:
                 self.revert(fault, "the process has ended")
 
 

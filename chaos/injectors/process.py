@@ -19,6 +19,9 @@ from chaos.kinds_process import PROCESS_KILL, PROCESS_STOP, PROCESS_TERMINATE
 from chaos.procfs import all_processes, process_stat, start_ticks
 from chaos.roster import WorkerInfo
 
+SEVERAL: Final = "processes"
+"""What a receipt's proof has where a fault hit more than the process that it names: how many."""
+
 
 class ProcessKill:
     """SIGKILL. Of a node all processes are stopped before the first is killed: none sees another one end."""
@@ -74,7 +77,7 @@ class _Signalled:
             self.close()
             raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended") from error
         # Which processes they were is news only where the target was more than one.
-        proof = {"processes": len(self._pidfds)} if worker.others else None
+        proof = {SEVERAL: len(self._pidfds)} if worker.others else None
         self.injection = receipt(fault, kind, worker, at, proof)
         self._ends_at = at + round((ttl_s or 0.0) * 1e9)
         if ttl_s is None:
