@@ -38,7 +38,7 @@ class WorkerInfo:
     since: int = 0
     rank: int | None = None
     local_rank: int | None = None
-    """Which GPU of its node a rank uses; known of a worker that was resolved as a rank."""
+    """Which GPU of its node a rank uses, where the runtime tells."""
     others: tuple[WorkerInfo, ...] = ()
 
     @property
@@ -54,7 +54,6 @@ class Roster:
         self.ranks: tuple[str, ...] = ()
         self.generation: int | None = None
         self._parked_unknown: set[str] = set()
-        self._first_world: dict[str, tuple[str, ...]] = {}
         self._agents: dict[str, WorkerInfo] = {}
         self._coordinator: WorkerInfo | None = None
         self.launcher: WorkerInfo | None = None
@@ -68,6 +67,9 @@ class Roster:
             self._coordinator = _described(event, "coordinator")
         elif event.kind == "agent_started" and event.node is not None:
             self._agents[event.node] = _described(event, f"agent of {event.node}")
+        elif event.kind == "worker_seated" and event.worker in self.workers:
+            seated = replace(self.workers[event.worker], local_rank=int(str(event.data["local_rank"])))
+            self.workers[event.worker] = seated
         elif event.kind == "world_formed":
             self._form(event)
         elif event.kind == "worker_exited":
@@ -97,12 +99,7 @@ class Roster:
             raise TargetGone(f"rank {target.rank} is held by {self.ranks[target.rank]}, which this trial did not start")
         if not worker.lives:
             raise TargetGone(f"rank {target.rank} is held by {worker.worker}, which has {worker.state.value}")
-        return replace(worker, local_rank=self._local_rank(worker))
-
-    def _local_rank(self, worker: WorkerInfo) -> int:
-        """As the runtime counts: how many ranks before it were on its node in the first world that it was in."""
-        before = self._first_world[worker.worker][: worker.rank]
-        return sum(other in self.workers and self.workers[other].node == worker.node for other in before)
+        return worker
 
     def _all_of(self, node: str) -> WorkerInfo:
         """Its worker of the lowest rank, else a spare, else its agent; and with it all others."""
@@ -124,7 +121,6 @@ class Roster:
         assert isinstance(ranks, list)
         self.ranks, self.generation = tuple(str(worker) for worker in ranks), event.generation
         for rank, name in enumerate(self.ranks):
-            self._first_world.setdefault(name, self.ranks)
             worker = self.workers.get(name)
             if worker is not None and worker.state is not WorkerState.EXITED:
                 kept = worker.since if worker.state is WorkerState.ACTIVE else event.at

@@ -181,11 +181,20 @@ class Agent:
             case "probe":
                 self._task(self._probe(message["number"], message["peers"]))
             case _:
+                if "world" in message:  # whole, so it is the first that some of these workers hear
+                    message = {**message, "local_ranks": self._seats(message)}
                 line = encode({name: value for name, value in message.items() if name != "to"})
                 for worker in message.get("to", ()):
                     process = self._processes.get(worker)
                     if process is not None and not process.writer.is_closing():
                         process.writer.write(line)
+
+    def _seats(self, message: dict[str, Any]) -> dict[str, int]:
+        """The local ranks of who is addressed: which GPU of this node each of them uses."""
+        seats = {worker: seat for worker, seat in self._witness.local_ranks().items() if worker in message["to"]}
+        for worker, local_rank in seats.items():
+            self.events.emit("worker_seated", worker=worker, local_rank=local_rank)
+        return seats
 
     async def _probe(self, number: int, peers: Mapping[str, tuple[str, int]]) -> None:
         """Try to reach a worker of every other node, all at once, and say which nodes are out of reach."""
@@ -275,8 +284,7 @@ class Agent:
             self._post(lambda: self._task(self._tripped(process)))
 
     def _post(self, callback: Callable[[], object]) -> None:
-        """Have the loop call it; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
+        with contextlib.suppress(RuntimeError):  # of a thread: the loop is closed, the job is over
             self._loop.call_soon_threadsafe(callback)
 
     async def _tripped(self, process: Process) -> None:

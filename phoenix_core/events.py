@@ -38,6 +38,7 @@ KINDS: Final[Mapping[str, str]] = {
     # agent
     "agent_started": "a node's agent serves; node; data: pid, start_ticks (identity of the pid)",
     "worker_spawned": "a process was started; worker, node; data: pid, start_ticks (identity of the pid)",
+    "worker_seated": "a worker has a rank; worker, node; data: local_rank (which GPU of its node it uses)",
     "worker_exited": "a process ended; worker, node; data: pid, code (negative: signal)",
     "gpus_watched": "the node's GPUs are watched; node; data: gpus (UUIDs), used (indices), log (path, or empty), deaf "
     "(why NVML tells no Xids, or empty)",

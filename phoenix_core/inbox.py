@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +20,10 @@ NOBODY_FAILED_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One announcement of a generation: the world, where its ranks serve state, and on which nodes they are."""
+    """One announcement of a generation: the world, where its ranks serve state, and on which nodes they are.
+
+    `local_ranks` are those of the workers of this node, as its agent has given them.
+    """
 
     world: World
     joining: tuple[int, ...]
@@ -28,6 +31,7 @@ class Call:
     boundary: int
     peers: tuple[tuple[str, int], ...]
     nodes: tuple[str, ...]
+    local_ranks: Mapping[str, int]
 
     @property
     def generation(self) -> int:
@@ -46,6 +50,7 @@ class Call:
             boundary=message["boundary"],
             peers=tuple((host, port) for host, port in message["peers"]),
             nodes=tuple(message["nodes"]),
+            local_ranks=message.get("local_ranks", {}),  # which the agent adds on the way
         )
 
     def _with(self, message: dict[str, Any]) -> Call:
@@ -56,7 +61,7 @@ class Call:
         world = World(generation=changes["generation"], ranks=tuple(ranks), spares=tuple(changes["spares"]))
         joining = tuple(message["joining"])
         where = {"boundary": message["boundary"], "peers": tuple(peers), "nodes": tuple(nodes)}
-        return Call(world=world, joining=joining, fresh=message["fresh"], **where)
+        return Call(world=world, joining=joining, fresh=message["fresh"], local_ranks=self.local_ranks, **where)
 
 
 @dataclass(frozen=True, kw_only=True)

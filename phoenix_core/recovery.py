@@ -92,7 +92,7 @@ class Rank:
         rank = call.world.rank_of(self.settings.worker)
         assert rank is not None
         self.rank, self.size, self.generation = rank, call.world.size, call.generation
-        os.environ.update(for_script(rank, call.nodes))
+        os.environ.update(for_script(rank, call.local_ranks[self.settings.worker], call.nodes))
         self._call = call
         self.hub.generation = call.generation
         self.hub.local = not call.fresh

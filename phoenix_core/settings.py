@@ -65,12 +65,10 @@ class CheckpointSettings:
         return CheckpointSettings(directory=Path(directory), every=int(every), keep=int(keep))
 
 
-def for_script(rank: int, nodes: Sequence[str]) -> dict[str, str]:
+def for_script(rank: int, local_rank: int, nodes: Sequence[str]) -> dict[str, str]:
     """torchrun's variables of a rank; `nodes[r]` is the node of rank r."""
-    node = nodes[rank]
-    local = sum(other == node for other in nodes[:rank])
-    group = list(dict.fromkeys(nodes)).index(node)
-    return {"RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(len(nodes)), "GROUP_RANK": str(group)}
+    group = list(dict.fromkeys(nodes)).index(nodes[rank])
+    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(len(nodes)), "GROUP_RANK": str(group)}
 
 
 @dataclass(frozen=True, kw_only=True)

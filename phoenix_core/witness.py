@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from phoenix_core.settings import for_script
-
 Message = Mapping[str, Any]
 
 
@@ -22,8 +20,8 @@ class Account:
     `called`, `told`: the first and the newest world that the worker was told, so it has a rank. `announced`: that, or a
     later alert. `resumed`, `restored`, `finished`: the newest generation that it was told to resume, has said to be
     restored in, has finished in; `broken`: the newest in which a collective of it broke. `suspected` is (cause,
-    detail). `local_rank` says which GPU it uses, from the first world on. `code` is None while the process lives.
-    `device_error` and `progress` are as the worker sent them.
+    detail). `local_rank` says which GPU it uses, from the first world on; `fenced`: it was to be killed. `code` is None
+    while the process lives. `device_error` and `progress` are as the worker sent them.
     """
 
     worker: str
@@ -36,6 +34,7 @@ class Account:
     finished: int = 0
     broken: int = 0
     local_rank: int | None = None
+    fenced: bool = False
     checkpointed: int = 0
     released: bool = False
     error: str = ""
@@ -65,11 +64,22 @@ class Witness:
         living = [account for account in self._accounts.values() if account.code is None]
         return {account.worker: account.local_rank for account in living if account.local_rank is not None}
 
+    def _free(self) -> int:
+        """The lowest local rank that no living worker has: a script takes it for the number of its GPU.
+
+        At the start, ranks of a node in order; later, that of the one whose place on this node is taken.
+        """
+        living = [account for account in self._accounts.values() if account.code is None and not account.fenced]
+        taken = {account.local_rank for account in living}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
     def ordered(self, message: Message) -> None:
         """A command of the coordinator, before it is carried out."""
         op = message["op"]
         if op == "spawn":
             self._accounts[message["worker"]] = Account(worker=message["worker"])
+        for account in self._of((message["worker"],)) if op == "kill" else ():
+            account.fenced = True
         if op == "world":
             # The dead have been replaced: a world that a dead worker is still in, is given up for that anyway.
             self._accounts = {worker: account for worker, account in self._accounts.items() if account.code is None}
@@ -79,9 +89,7 @@ class Witness:
                     whole = message["changes"] if "changes" in message else message["world"]
                     account.told = account.announced = whole["generation"]
                     account.called = account.called or account.told
-                    if account.local_rank is None and "world" in message:
-                        rank = whole["ranks"].index(account.worker)
-                        account.local_rank = int(for_script(rank, message["nodes"])["LOCAL_RANK"])
+                    account.local_rank = self._free() if account.local_rank is None else account.local_rank
                 case "alert":
                     account.announced = message["generation"]
                 case "resume":

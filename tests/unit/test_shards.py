@@ -78,7 +78,7 @@ def keep_all(sides: tuple[Side, Side], boundary: int) -> None:
 def call(sides: tuple[Side, Side]) -> Call:
     world = World(generation=2, ranks=("w0", "w1"), spares=())
     peers = tuple(side.exchange.address for side in sides)
-    return Call(world=world, joining=(0,), fresh=False, boundary=0, peers=peers, nodes=NODES)
+    return Call(world=world, joining=(0,), fresh=False, boundary=0, peers=peers, nodes=NODES, local_ranks={})
 
 
 def test_equal_twins_send_each_other_no_tensors_and_give_all_back(sides: tuple[Side, Side]) -> None:

@@ -290,9 +290,8 @@ def test_a_witness_keeps_what_was_ordered_and_said() -> None:
     witness = Witness()
     witness.ordered({"op": "spawn", "worker": "w0"})
     witness.said("w0", {"op": "parked", "address": ["127.0.0.1", 7]})
-    world = {"generation": 1, "ranks": ["w7", "w8", "w0"]}
-    witness.ordered({"op": "world", "to": ["w0", "stranger"], "world": world, "nodes": ["n1", "n0", "n1"]})
-    assert witness.local_ranks() == {"w0": 1}
+    witness.ordered({"op": "world", "to": ["w0", "stranger"], "world": {"generation": 1}})
+    assert witness.local_ranks() == {"w0": 0}
     witness.said("w0", {"op": "restored", "generation": 1})
     witness.ordered({"op": "resume", "to": ["w0"], "generation": 1})
     witness.said("w0", {"op": "progress", "boundary": 3, "phase": "forward", "streams": {"a": [2, 1]}})
@@ -302,9 +301,28 @@ def test_a_witness_keeps_what_was_ordered_and_said() -> None:
     (account,) = [Account.from_json(account) for account in witness.accounts()]
     progress = {"boundary": 3, "phase": "forward", "streams": {"a": [2, 1]}}
     assert account == Account(
-        worker="w0", address=("127.0.0.1", 7), called=1, told=2, announced=3, resumed=1, restored=1, local_rank=1,
+        worker="w0", address=("127.0.0.1", 7), called=1, told=2, announced=3, resumed=1, restored=1, local_rank=0,
         code=-9, progress=progress,
     )  # fmt: skip
     assert witness.local_ranks() == {}
     witness.ordered({"op": "world", "to": [], "changes": {"generation": 3}})
     assert witness.accounts() == []
+
+
+def test_a_worker_gets_the_gpu_of_the_one_whose_place_on_its_node_it_takes() -> None:
+    """Also where it takes the rank of somebody on another node: by its rank alone it would share a GPU."""
+    witness = Witness()
+    for worker in ("w0", "w1", "w2"):
+        witness.ordered({"op": "spawn", "worker": worker})
+    first = {"op": "world", "to": ["w0", "w1", "w2"], "world": {"generation": 1}}
+    witness.ordered(first)
+    witness.ordered(first)  # by a coordinator that was started anew
+    assert witness.local_ranks() == {"w0": 0, "w1": 1, "w2": 2}
+    witness.ordered({"op": "kill", "worker": "w1"})  # it may take a while to end
+    witness.ordered({"op": "spawn", "worker": "w7"})
+    witness.ordered({"op": "world", "to": ["w7"], "world": {"generation": 2}})
+    assert witness.local_ranks()["w7"] == 1
+    witness.said("w0", {"op": "exited", "code": 1})
+    witness.ordered({"op": "spawn", "worker": "w9"})
+    witness.ordered({"op": "world", "to": ["w9"], "world": {"generation": 3}})
+    assert witness.local_ranks()["w9"] == 0
