@@ -170,8 +170,6 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
             return unknown(f"{name}: the record of the recovery is not whole ({_open_phase(final)})")
         return failed(f"{name}: the recovery did not end ({_open_phase(final)}): {_why(evidence)}")
     assert fault is not None
-    if evidence.run.completed and outcome.detected is None and asks_for_nothing(fault):
-        return passed(f"{name}: asks for nothing, and nobody was replaced")
     if evidence.run.completed and _resumed_unnoticed(outcome, evidence.run.events):
         return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
     if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
@@ -191,7 +189,7 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
 
 def _is_quiet(fault: Event) -> bool:
     kind = FAULT_KINDS.get(str(fault.data.get("kind")))
-    return kind is not None and kind.quiet
+    return asks_for_nothing(fault) or (kind is not None and kind.quiet)
 
 
 def _judge_single(outcome: FaultOutcome, name: str, evidence: Evidence) -> CheckResult:
