@@ -19,7 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from phoenix_core.xid_reports import LINKS, LOST, RECOVERY_CHANGED, Judge, Sighting, read_line, said_of, visible
+from phoenix_core.xid_reports import (
+    LINKS,
+    LOST,
+    RECOVERY_CHANGED,
+    Judge,
+    Judgement,
+    Sighting,
+    read_line,
+    said_of,
+    visible,
+)
 from phoenix_core.xids import Action
 
 LIBRARY: Final = "libnvidia-ml.so.1"
@@ -293,6 +303,9 @@ class Health:
             pci = self._devices[gpu].pci
         sighting = Sighting(**{**sighting.__dict__, "gpu": gpu, "pci": pci})
         judged = self._judge.see(sighting, time.monotonic())
+        workers = self._concerned(gpu, judged) if judged.told else None
+        # Nobody's process has to be replaced where nobody uses the GPU; a node is told of in any case.
+        told = workers is not None and (bool(workers) or judged.action is not Action.RESPAWN)
         self._emit(
             "xid_seen",
             xid=sighting.xid,
@@ -301,16 +314,17 @@ class Health:
             pci=pci,
             words=sighting.words[:200],
             action=str(judged.action),
-            told=judged.told,
+            told=told,
         )
-        if not judged.told:
-            return
-        concerned = range(len(self._devices)) if judged.whole_node else [gpu]
-        ours = [self._visible.index(one) for one in concerned if one in self._visible]
-        # Where there are more ranks than GPUs, they take turns. What is none of ours is another job's.
-        workers = [worker for worker, rank in self._users().items() if ours and rank % len(self._visible) in ours]
-        if workers or (ours and judged.action is not Action.RESPAWN):
-            error = said_of(sighting, judged)
-            report = {"workers": workers, "error": error, "xids": [sighting.xid], "action": str(judged.action)}
-            self._reports.append({"op": "gpu_failed", "node": self._node, **report})
+        if told:
+            report = {"workers": workers, "xids": [sighting.xid], "action": str(judged.action)}
+            self._reports.append({"op": "gpu_failed", "node": self._node, "error": said_of(sighting, judged), **report})
             self._send(self._reports[-1])
+
+    def _concerned(self, gpu: int | None, judged: Judgement) -> list[str] | None:
+        """The workers that use what failed; None where it is another job's. More ranks than GPUs take turns on them."""
+        failed = range(len(self._devices)) if judged.whole_node else [gpu]
+        ours = [self._visible.index(one) for one in failed if one in self._visible]
+        if not ours:
+            return None
+        return [worker for worker, rank in self._users().items() if rank % len(self._visible) in ours]
