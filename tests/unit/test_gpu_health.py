@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.checks import judge_recovery
+from chaos.errors import InvalidScenario, Unsupported
 from chaos.evidence import Evidence
 from chaos.gpu_health import gpu_health, wanted
 from chaos.kinds_gpu import GPU_XID
@@ -16,7 +17,10 @@ from chaos.nvml.effects import CUDA_ERRORS, asked_for, default_code, default_eff
 from chaos.nvml.prepare import hosts, machine
 from chaos.nvml.state import Gpu, NodeGpus
 from chaos.nvml.xid_lines import DRIVERS
+from chaos.record import PartDirectory
 from chaos.recoveries import FaultOutcome
+from chaos.runtimes import Job, find_runtime, runtime_for
+from chaos.scenario import Scenario
 from chaos.schema import with_defaults
 from chaos.verdict import Verdict
 from phoenix_core.device_errors import classify
@@ -162,3 +166,37 @@ def test_the_gpus_of_a_node_are_the_same_in_every_trial_and_those_of_others_are_
     assert one == machine("n0", 8, "r570") and one.driver == "570.148.08"
     assert not {gpu.uuid for gpu in one.gpus} & {gpu.uuid for gpu in other.gpus}
     assert len({gpu.pci for gpu in machine("n0", 32, "r570").gpus}) == 32
+
+
+def planned(**cluster: object) -> Scenario:
+    fault = {"kind": "gpu_xid", "target": {"rank": 1}, "params": {"xid": 79}}
+    document = {"name": "x", "workload": "gpt-tiny", "steps": 5, "faults": [fault], "cluster": cluster}
+    return Scenario.from_json(document)
+
+
+def test_where_there_is_no_gpu_none_can_fail() -> None:
+    with pytest.raises(InvalidScenario) as refused:
+        planned()
+    assert refused.value.field == "faults[0].kind" and "set cluster.gpus to a driver (r535, r570" in str(refused.value)
+    assert planned(gpus="r570").cluster.gpus == "r570"
+
+
+def test_a_scenario_is_refused_before_it_starts_where_no_gpu_can_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.runtimes.no_gpus", lambda: "emulated GPUs need a C compiler")
+    with pytest.raises(Unsupported) as refused:
+        runtime_for(planned(gpus="r570"))
+    assert (refused.value.field, refused.value.reason) == ("cluster.gpus", "emulated GPUs need a C compiler")
+
+
+def test_each_node_is_prepared_before_the_job_starts_isolated_or_not(tmp_path: Path) -> None:
+    for isolation, makers in (
+        ("none", ["chaos.nvml.prepare"]),
+        ("namespaces", ["chaos.cluster.build", "chaos.nvml.prepare"]),
+    ):
+        cluster = planned(gpus="r580", isolation=isolation, ranks_per_node=2).cluster
+        job = Job(workload=("x",), steps=5, seed=1, cluster=cluster, directory=PartDirectory(path=tmp_path))
+        argv = find_runtime("phoenix").command(job).argv
+        assert [part for part in argv if part.startswith("chaos.") and part != "chaos.agent"] == makers
+        assert argv[argv.index("--gpus") + 1] == "2" and argv[argv.index("--driver") + 1] == "r580"
+        last_hosts = len(argv) - 1 - argv[::-1].index("--hosts")
+        assert argv[last_hosts + 1] == str(tmp_path / "gpus" / "hosts.json")
