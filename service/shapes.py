@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from chaos.verdict import Verdict
 from service.states import FaultState, RunState
@@ -13,6 +13,15 @@ from service.states import FaultState, RunState
 Json = dict[str, Any]
 
 
+def _to_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("lies before the first or after the last year that there is") from None
+
+
+# A moment with its offset, as it is stored: in UTC.
+Moment = Annotated[AwareDatetime, AfterValidator(_to_utc)]
 # Why somebody does something; kept with it and in the audit log.
 Reason = Annotated[str, Field(max_length=2000)]
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from service import audit
 from service.routes.common import PROBLEMS, Cursor, ServiceOf
-from service.shapes import Json, Shape
+from service.shapes import Json, Moment, Shape
 
 router = APIRouter(tags=["audit"], responses=PROBLEMS)
 
@@ -38,7 +38,7 @@ def list_audit(
     actor: Name = None,
     action: Name = None,
     target: Name = None,
-    since: datetime | None = None,
+    since: Moment | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: Cursor = None,
 ) -> AuditPage:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -16,7 +16,7 @@ from service.control_tables import Annotation
 from service.idempotency import Answer, once
 from service.problems import not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
-from service.shapes import Shape
+from service.shapes import Moment, Shape
 
 router = APIRouter(tags=["annotations"], responses=PROBLEMS)
 
@@ -25,7 +25,7 @@ class NewAnnotation(Shape):
     """`at`: the moment that it is about (now, if left out)."""
 
     text: Annotated[str, Field(min_length=1, max_length=2000)]
-    at: AwareDatetime | None = None
+    at: Moment | None = None
     commit: Annotated[str | None, Field(min_length=4, max_length=100)] = None
     scenario: Annotated[str | None, Field(max_length=200)] = None
     run: Annotated[str | None, Field(max_length=32)] = None

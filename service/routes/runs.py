@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import AwareDatetime
 
 from chaos.verdict import Verdict
 from service import audit, endings, listing, planning, store, views
@@ -16,7 +15,7 @@ from service.files import last_lines
 from service.idempotency import Answer, once
 from service.problems import Problem
 from service.routes.common import IDEMPOTENT, PROBLEMS, Cursor, Id, OneTrial, ServiceOf, chosen_trial, existing_run
-from service.shapes import Cancel, LogLines, NewRun, RunPage, RunShape, StepPage, WorkerList
+from service.shapes import Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, WorkerList
 from service.states import RunState
 
 router = APIRouter(tags=["runs"], responses=PROBLEMS)
@@ -51,8 +50,8 @@ def list_runs(
     schedule: Name = None,
     workload: Name = None,
     commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
-    since: AwareDatetime | None = None,
-    until: AwareDatetime | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Cursor = None,
 ) -> RunPage:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -20,7 +20,7 @@ from service.idempotency import Answer, once
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
 from service.schedules import Outcome, Overlap
-from service.shapes import NewRun, RunShape, Shape, Why
+from service.shapes import Moment, NewRun, RunShape, Shape, Why
 from service.tables import Run
 from service.timing import SHORTEST_S, InvalidTiming, Kind, Timing, zone
 
@@ -37,7 +37,7 @@ class When(Shape):
     timezone: Annotated[str, Field(max_length=64)] = "UTC"
     cron: Annotated[str | None, Field(max_length=200)] = None
     every_s: Annotated[float | None, Field(ge=SHORTEST_S, le=MOST_S)] = None
-    at: AwareDatetime | None = None
+    at: Moment | None = None
 
     def timing(self) -> Timing:
         """Raises Problem 422."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from service import tokens
 from service.access import CallerOf
@@ -15,7 +15,7 @@ from service.control_tables import Token
 from service.idempotency import Answer, once
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
-from service.shapes import Shape, Why
+from service.shapes import Moment, Shape, Why
 from service.store import now
 
 router = APIRouter(tags=["tokens"], responses=PROBLEMS)
@@ -26,7 +26,7 @@ NO_REASON = Why()
 class NewToken(Shape):
     name: Annotated[str, Field(min_length=1, max_length=100, description="Who uses it; the audit log says this name.")]
     role: Role = Role.OPERATOR
-    expires_at: AwareDatetime | None = None
+    expires_at: Moment | None = None
 
 
 class TokenShape(Shape):

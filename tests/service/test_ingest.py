@@ -13,6 +13,8 @@ from service.settings import Settings
 from tests.service.helpers import Harness, Json, Script, harness
 from tests.support import wait_until
 
+pytestmark = pytest.mark.both_databases
+
 
 async def everything(api: Harness, run: str) -> list[Json]:
     items: list[Json] = (await api.get(f"/runs/{run}/events", limit=5000))["items"]
