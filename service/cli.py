@@ -99,6 +99,10 @@ def serve(
         str, typer.Option(help="Address to listen on; one that others reach needs a token: phoenix tokens create.")
     ] = LOOPBACK,
     port: Annotated[int, typer.Option("--port", help="Port to listen on (0: any free one).")] = DEFAULT_PORT,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="A name by which a proxy on this machine hands requests on; needs tokens."),
+    ] = None,
     directory: Directory = None,
     allow_file: Annotated[
         list[Path] | None, typer.Option("--allow-file", help="A training data file that requests may name.")
@@ -119,6 +123,7 @@ def serve(
             directory=home,
             host=host,
             port=port,
+            also_named=frozenset(name or []),
             database_url=database_url(database),
             max_active=max_active,
             keep_days=keep_days,

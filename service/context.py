@@ -116,9 +116,10 @@ def _refuse_strangers(settings: Settings, database: Database) -> None:
         if tokens.count_valid(session, Role.ADMIN) > 0:
             return
     database.close()
+    said = f"that is called {' and '.join(sorted(settings.also_named))} " if settings.also_named else ""
     raise SettingsError(
-        f"a service on {settings.host} can be reached by others, so each request needs a token, and there is none of "
-        f"an admin yet. Make one first: phoenix tokens create NAME --role admin (or use --host {LOOPBACK})"
+        f"a service on {settings.host} {said}can be reached by others, so each request needs a token, and there is "
+        f"none of an admin yet. Make one first: phoenix tokens create NAME --role admin (or use --host {LOOPBACK})"
     )
 
 

@@ -173,9 +173,11 @@ def _cancel_all(service: Service) -> None:
     with service.database.write() as session:
         which = listing.RunFilter(states=(RunState.QUEUED, RunState.RUNNING))
         for run in listing.runs(session, which, limit=1000, before=None):
+            if run.service_id not in (None, service.executor.service):
+                continue  # Another service on this database runs it.
             endings.cancel(session, run, "the program that started this service has ended")
 
 
 def _active(service: Service) -> bool:
     with service.database.read() as session:
-        return bool(store.running_trials(session))
+        return bool(store.running_trials(session, service.executor.service))

@@ -21,6 +21,7 @@ class SettingsError(Exception):
 class Settings:
     """One running service: where its data lies, where it listens, how it starts trials.
 
+    `also_named` are names by which a proxy on this machine hands requests of others on.
     `allowed_files` are the only files that a request may name (training data).
     `extra_runtimes` are adapters of others, as `chaos.runtimes.with_extra` takes them.
     `trial_command` is completed with the trial directory; tests put a small stand-in there.
@@ -32,6 +33,7 @@ class Settings:
 
     directory: Path
     host: str = LOOPBACK
+    also_named: frozenset[str] = frozenset()
     port: int = DEFAULT_PORT
     database_url: str | None = None
     max_active: int = 1
@@ -58,13 +60,13 @@ class Settings:
 
     @property
     def local(self) -> bool:
-        """It can be reached from this machine only."""
-        return self.host in LOOPBACKS
+        """It can be reached from this machine only: each request needs a token otherwise."""
+        return self.host in LOOPBACKS and not self.also_named
 
     @property
     def names(self) -> frozenset[str] | None:
-        """Host names by which it may be called; None: any, since each request needs a token then."""
-        return LOOPBACKS | {"localhost"} if self.local else None
+        """Host names by which it may be called (None: any)."""
+        return LOOPBACKS | {"localhost"} | self.also_named if self.host in LOOPBACKS else None
 
     @property
     def address(self) -> str:

@@ -16,7 +16,7 @@ from service.context import Service, running_in
 from service.control_tables import Token
 from service.settings import Settings, SettingsError
 from service.store import now
-from tests.service.helpers import TINY, Harness, Json, problem
+from tests.service.helpers import TINY, Harness, Json, harness, problem
 
 
 def made(service: Service, role: Role) -> str:
@@ -172,6 +172,19 @@ async def test_a_service_that_others_reach_needs_an_admins_token_first(settings:
     with service.database.read() as session:
         assert service.gate.required(session)
     service.close()
+
+
+async def test_a_proxy_hands_on_by_the_names_it_was_given(settings: Settings) -> None:
+    behind = replace(settings, also_named=frozenset({"phoenix.example"}))
+    with pytest.raises(SettingsError, match=r"called phoenix\.example .*phoenix tokens create"):
+        Service(behind)
+    async with harness(settings) as api:
+        token = made(api.service, Role.ADMIN)
+    async with harness(behind) as api:
+        for host, status in (("phoenix.example", 200), ("127.0.0.1:8642", 200), ("evil.example", 403)):
+            answer = await api.client.get("/api/v1/runs", headers={"host": host, **bearer(token)})
+            assert answer.status_code == status, host
+        problem(await api.client.get("/api/v1/runs", headers={"host": "phoenix.example"}), 401)
 
 
 async def test_answers_are_data_to_a_browser(api: Harness) -> None:
