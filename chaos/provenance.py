@@ -56,9 +56,9 @@ class Provenance:
         )
 
 
-def provenance() -> Provenance:
-    """Of the checkout that this package was imported from."""
-    root = Path(__file__).resolve().parents[1]
+def provenance(root: Path | None = None) -> Provenance:
+    """Of the checkout at `root` (else: the one that this package was imported from)."""
+    root = root or Path(__file__).resolve().parents[1]
     known = {"versions": _versions(), "machine": machine(), "boot": boot_id()}
     if not (root / ".git").exists():  # installed into site-packages: some other repository may be around it
         return Provenance(commit=None, dirty=None, **known)  # type: ignore[arg-type]

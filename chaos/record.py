@@ -160,15 +160,15 @@ class TrialDirectory:
         self.result_file: Final = self.path / "result.json"
 
     @staticmethod
-    def create(path: Path, scenario: Scenario, *, trial: str | None = None) -> TrialDirectory:
-        """Make the directory and write spec.json. Refuses one that already holds a trial."""
+    def create(path: Path, scenario: Scenario, *, trial: str | None = None, code: Path | None = None) -> TrialDirectory:
+        """Make the directory and write spec.json. Refuses one that already holds a trial. `code`: what it will run."""
         directory = TrialDirectory(path)
         with writing(directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
         parts = (directory.spec_file, directory.result_file, directory.run.path, directory.twin.path)
         if any(part.exists() for part in parts):
             raise TrialError(f"{directory.path} already holds a trial: choose another directory, or remove it")
-        spec = Spec(trial=trial or path.name, scenario=scenario, provenance=provenance(), created_at=utc_now())
+        spec = Spec(trial=trial or path.name, scenario=scenario, provenance=provenance(code), created_at=utc_now())
         directory.write_spec(spec)
         return directory
 

@@ -108,6 +108,9 @@ def serve(
         list[Path] | None, typer.Option("--allow-file", help="A training data file that requests may name.")
     ] = None,
     database: DatabaseUrl = None,
+    repository: Annotated[
+        Path | None, typer.Option(help="A git checkout; runs and schedules may name a revision of it.")
+    ] = None,
     max_active: Annotated[int, typer.Option(min=1, help="Trials that may run at the same time on this machine.")] = 1,
     keep_days: Annotated[
         float | None, typer.Option(min=0.0, help="Runs that ended longer ago lose their events (else: never).")
@@ -125,6 +128,7 @@ def serve(
             port=port,
             also_named=frozenset(name or []),
             database_url=database_url(database),
+            repository=None if repository is None else repository.absolute(),
             max_active=max_active,
             keep_days=keep_days,
             allowed_files=frozenset(str(path.absolute()) for path in allow_file or []),

@@ -95,13 +95,21 @@ class Client:
         scenario_name: str | None = None,
         scenario: Mapping[str, object] | None = None,
         trials: int = 1,
+        suite: str | None = None,
+        revision: str | None = None,
         seed: int | None = None,
         reason: str = "",
         key: str | None = None,
     ) -> Json:
-        """Queue a run of a scenario by name, or of one in full."""
+        """Queue a run of a scenario or a suite by name, or of a scenario in full."""
         body: Json = {"trials": trials, "reason": reason}
-        given = {"scenario_name": scenario_name, "scenario": scenario, "seed": seed}
+        given = {
+            "scenario_name": scenario_name,
+            "scenario": scenario,
+            "suite": suite,
+            "revision": revision,
+            "seed": seed,
+        }
         body |= {name: value for name, value in given.items() if value is not None}
         return self.post("/runs", body, key=key)
 

@@ -8,6 +8,7 @@ from there.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import time
@@ -17,9 +18,11 @@ from pathlib import Path
 from sqlalchemy import select, update
 
 from chaos.errors import ChaosError
+from chaos.git import GitError
 from chaos.record import Result, TrialDirectory
 from chaos.scenario import Scenario
 from service import courier, endings, halts, lifeline, queue, store
+from service.checkouts import Checkouts
 from service.database import Database
 from service.files import last_lines, trouble_with
 from service.hub import Hub
@@ -126,10 +129,13 @@ class Executor:
     def _spawn(self, trial: Trial) -> None:
         """Make the directory and start the process; a trial that cannot start ends with the reason."""
         try:
-            directory = self._prepare(trial)
+            code = self._code(trial)
+            directory = self._prepare(trial, code)
             with lifeline.locked(directory.path) as descriptor, (directory.path / LOG_NAME).open("ab") as output:
                 self._children[trial.id] = subprocess.Popen(
                     [*self._settings.trial_command, str(directory.path)],
+                    cwd=code,
+                    env=None if code is None else {**os.environ, "PYTHONPATH": str(code)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -148,11 +154,26 @@ class Executor:
         with self._database.write() as session:
             session.execute(update(Trial).where(Trial.id == trial.id).values(spawned=True))
 
-    def _prepare(self, trial: Trial) -> TrialDirectory:
+    def _code(self, trial: Trial) -> Path | None:
+        """Where the code lies that the run asked for; None: that of this service. Raises GitError.
+
+        All trials of a run have the commit that the revision meant when the first one began.
+        """
+        with self._database.read() as session:
+            run = session.scalars(select(Run).where(Run.id == trial.run_id)).one()
+            used = [other.commit or "" for other in store.running_trials(session, self.service)]
+        if run.revision is None:
+            return None
+        if self._settings.repository is None:
+            raise GitError("this service knows no repository any more; start it with --repository DIRECTORY")
+        checkouts = Checkouts(self._settings.repository, self._settings.directory / "checkouts")
+        return checkouts.at(run.commit or checkouts.commit(run.revision), in_use=used)
+
+    def _prepare(self, trial: Trial, code: Path | None) -> TrialDirectory:
         directory = _directory(trial)
         if not directory.spec_file.exists():
             scenario = Scenario.from_json(trial.document)
-            directory = TrialDirectory.create(directory.path, scenario, trial=trial.id)
+            directory = TrialDirectory.create(directory.path, scenario, trial=trial.id, code=code)
         provenance = directory.read_spec().provenance
         values = {"commit": provenance.commit, "dirty": provenance.dirty}
         with self._database.write() as session:

@@ -22,6 +22,9 @@ def plan(settings: Settings, body: NewRun) -> Sequence[Scenario]:
     given = [value for value in (body.scenario, body.scenario_name, body.suite) if value is not None]
     if len(given) != 1:
         raise Problem(422, "invalid-request", "give one of scenario_name, scenario and suite")
+    if body.revision is not None and settings.repository is None:
+        detail = "revision: this service knows no repository; start it with --repository DIRECTORY"
+        raise Problem(422, "no-repository", detail)
     if body.suite is not None:
         return _of_suite(settings, body, body.suite)
     if body.scenario_name is not None:

@@ -111,6 +111,7 @@ def fire(
         session,
         plan,
         suite=body.suite,
+        revision=body.revision,
         schedule=schedule.id,
         by=caller.name,
         reason=f"schedule {schedule.name}, due {at:%Y-%m-%d %H:%M} UTC",

@@ -23,6 +23,7 @@ class Settings:
 
     `also_named` are names by which a proxy on this machine hands requests of others on.
     `allowed_files` are the only files that a request may name (training data).
+    `repository` is the git checkout of whose revisions runs may ask for.
     `extra_runtimes` are adapters of others, as `chaos.runtimes.with_extra` takes them.
     `trial_command` is completed with the trial directory; tests put a small stand-in there.
     `poll_s` is how often the directories of active trials are read: often enough for a live page,
@@ -39,6 +40,7 @@ class Settings:
     max_active: int = 1
     allowed_files: frozenset[str] = frozenset()
     extra_runtimes: str = ""
+    repository: Path | None = None
     poll_s: float = 0.2
     cancel_grace_s: float = 20.0
     lease_s: float = 300.0

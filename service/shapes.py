@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
+from chaos.git import REVISION
 from chaos.verdict import Verdict
 from service.states import FaultState, RunState
 
@@ -76,6 +77,7 @@ class RunShape(Shape):
     schedule: str | None
     service: str | None
     progress: Progress
+    revision: str | None
     seeded: bool
     archived: bool
 
@@ -88,6 +90,7 @@ class RunPage(Shape):
 class NewRun(Shape):
     """Either the name of a scenario or of a suite that ships with PHOENIX, or a scenario in full.
 
+    `revision`: of the repository that the service was started with (`HEAD`: what was pushed last), else its own code.
     `trials`: how often a scenario runs, each time with a seed of its own (`seed`, the next one, and so on); a suite
     says itself what it runs.
     """
@@ -95,6 +98,7 @@ class NewRun(Shape):
     scenario_name: str | None = None
     scenario: Json | None = None
     suite: str | None = None
+    revision: Annotated[str | None, Field(pattern=f"^{REVISION.pattern}$")] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63)] = None
     trials: Annotated[int, Field(ge=1, le=200)] = 1
     reason: Reason = ""

@@ -86,6 +86,7 @@ class Run(Base):
     suite: Mapped[str | None] = mapped_column(String(200))
     schedule_id: Mapped[str | None] = mapped_column(String(32))
     service_id: Mapped[str | None] = mapped_column(String(32))
+    revision: Mapped[str | None] = mapped_column(String(200))
     seeded: Mapped[bool] = mapped_column(Boolean, default=False)
     archived_at: Mapped[datetime | None]
     state: Mapped[str] = mapped_column(String(16))

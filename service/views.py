@@ -44,6 +44,7 @@ def run_shape(run: Run, trials: Sequence[str], recoveries: int, done: int) -> sh
         schedule=run.schedule_id,
         service=run.service_id,
         progress=shapes.Progress(done=done, total=len(trials)),
+        revision=run.revision,
         seeded=run.seeded,
         archived=run.archived_at is not None,
     )

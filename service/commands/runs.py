@@ -19,6 +19,7 @@ def submit(
     scenario: Annotated[str, typer.Argument(help="A scenario that the service knows by name, or a file.")],
     trials: Annotated[int, typer.Option(min=1, max=200, help="How often, each with a seed of its own.")] = 1,
     seed: Annotated[int | None, typer.Option(min=0, help="The first seed (else: the scenario's).")] = None,
+    revision: Annotated[str | None, typer.Option(help="Run this revision of the service's --repository.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; the exit code is its verdict.")] = False,
     reason: Reason = "",
     server: Server = None,
@@ -26,7 +27,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Queue a run of a scenario. With --wait: exit code 0 pass, 1 fail, 3 unknown."""
-    body: Json = {"trials": trials, "seed": seed, "reason": reason, **_named(scenario)}
+    body: Json = {"trials": trials, "seed": seed, "revision": revision, "reason": reason, **_named(scenario)}
     with connected(server, directory) as client:
         run = client.post("/runs", body)
         if wait:

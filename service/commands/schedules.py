@@ -16,11 +16,12 @@ Name = Annotated[str, typer.Argument(help="Name or id of the schedule.")]
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="How it is called.")],
-    scenario: Annotated[str, typer.Option(help="A scenario by name; `curl .../api/v1/scenarios` lists them.")],
+    scenario: Annotated[str, typer.Option(help="A scenario by name, or suite:NAME.")],
     cron: Annotated[str | None, typer.Option(help="Five fields, such as '0 2 * * *', or @daily.")] = None,
     every: Annotated[float | None, typer.Option(help="Every so many seconds.")] = None,
     at: Annotated[str | None, typer.Option(help="Once, at this time, such as 2026-12-01T02:00:00Z.")] = None,
     timezone: Annotated[str, typer.Option(help="Whose clock a cron expression means.")] = "UTC",
+    revision: Annotated[str | None, typer.Option(help="Of the service's --repository, such as HEAD.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="How often each time.")] = 1,
     overlap: Annotated[str, typer.Option(help="skip, queue or cancel_previous.")] = "skip",
     base: Annotated[str | None, typer.Option(help="Compare with this commit, or with 'previous'.")] = None,
@@ -38,8 +39,8 @@ def create(
         fail("choose one of --cron, --every and --at")
     body: Json = {
         "name": name, "kind": kinds[0], "timezone": timezone, "cron": cron, "every_s": every, "at": at,
-        "run": {"scenario_name": scenario, "trials": trials}, "overlap": overlap, "base": base, "webhook": webhook,
-        "stale_after_s": stale_after, "reason": reason,
+        "run": {"trials": trials, "revision": revision, **_target(scenario)}, "overlap": overlap, "base": base,
+        "webhook": webhook, "stale_after_s": stale_after, "reason": reason,
     }  # fmt: skip
     with connected(server, directory) as client:
         answer = client.post("/schedules", body)
@@ -99,6 +100,11 @@ def firings(name: Name, server: Server = None, directory: Directory = None, as_j
     rows = [tuple(name.upper() for name in shown)]
     rows += [tuple(str(item[name] or "-") for name in shown) for item in answer["items"]]
     show(answer, as_json, lambda: table(rows))
+
+
+def _target(name: str) -> Json:
+    suite = name.removeprefix("suite:")
+    return {"scenario_name": name} if suite == name else {"suite": suite}
 
 
 def _change(verb: str, name: str, reason: str, server: Server, directory: Directory, as_json: bool) -> None:

@@ -32,7 +32,9 @@ def submit_run(service: ServiceOf, caller: CallerOf, request: Request, body: New
 
         def effect() -> Answer:
             plan = planning.plan(service.settings, body)
-            run = store.add_run(session, plan, suite=body.suite, by=caller.name, reason=body.reason)
+            run = store.add_run(
+                session, plan, suite=body.suite, revision=body.revision, by=caller.name, reason=body.reason
+            )
             detail = {"scenario": plan[0].name, "suite": body.suite, "trials": len(plan)}
             audit.record(session, caller, "run.submit", run.id, reason=body.reason, detail=detail)
             return Answer(status=202, body=views.one_run(session, run), location=f"/api/v1/runs/{run.id}")
