@@ -71,6 +71,7 @@ async def page(request: Request, api: Api) -> Shown:
         "all": len(suspects),
         "everything": everything,
         "series": len(overview.histories),
+        "remarks": sorted({line for history in overview.histories for line in history["notes"]}),
         "seeded": overview.seeded,
     }
     return Shown(template="regressions.html", context=context)

@@ -54,7 +54,7 @@ def schedule_view(schedule: Json, firings: Sequence[Json], now: datetime) -> dic
         "schedule": schedule,
         "when": when_text(schedule),
         "what": run.get("suite") or run.get("scenario_name") or text.NONE,
-        "trials": text.plural(run["trials"], "trial") if run.get("trials") else "",
+        "trials": text.plural(run["trials"], "trial") if int(run.get("trials") or 1) > 1 else "",
         "next": text.clock(schedule.get("next_due")),
         "in": "paused" if schedule.get("paused") else text.until(schedule.get("next_due"), now),
         "last": last,
@@ -75,9 +75,10 @@ def when_text(schedule: Json) -> str:
 
 
 def service_view(service: Json, now: datetime) -> dict[str, Any]:
+    ended = "stopped" if service.get("stopped_at") else "gone"
     return {
         "service": service,
-        "state": "alive" if service["alive"] else "gone",
+        "state": "alive" if service["alive"] else ended,
         "heartbeat": text.age(service.get("heartbeat_at"), now),
         "started": text.age(service.get("started_at"), now),
     }

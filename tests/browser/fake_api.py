@@ -29,6 +29,10 @@ KINDS: list[Json] = [
         "description": "SIGKILL: the process ends at once, without a chance to say so.",
         "lasting": False,
         "fidelity": "real",
+        "scope": "process",
+        "quiet": False,
+        "supported": True,
+        "unsupported_reason": None,
         "params_schema": {"type": "object", "properties": {}, "additionalProperties": False},
         "targets": ["rank", "random_rank", "spare"],
         "triggers": ["now", "at_step", "after_s", "phase"],
@@ -39,6 +43,10 @@ KINDS: list[Json] = [
         "description": "SIGSTOP: the process stays, but does nothing more (a hang).",
         "lasting": True,
         "fidelity": "real",
+        "scope": "process",
+        "quiet": False,
+        "supported": True,
+        "unsupported_reason": None,
         "params_schema": {
             "type": "object",
             "properties": {
@@ -88,6 +96,14 @@ def run_json(run_id: str, **changes: object) -> Json:
         "finished_at": None,
         "trials": [f"t-{run_id}"],
         "recoveries": 2,
+        "reason": None,
+        "requested_by": "ada",
+        "suite": None,
+        "schedule": None,
+        "service": "svc-1",
+        "progress": {"done": 0, "total": 1},
+        "seeded": False,
+        "archived": False,
     }
     return {**run, **changes}
 
@@ -193,7 +209,7 @@ class FakeApi:
         self.kinds = [dict(kind) for kind in KINDS]
         self.lists = fake_service.lists()
         self.session: Json = dict(fake_service.EVERYBODY)
-        self.queue: Json = {"queued": 0, "running": 1, "halted": False}
+        self.queue: Json = {"queued": 0, "running": 1, "halted": None}
         self.series = fake_history.series()
         self.machine_changed = True
         self.forbidden: set[str] = set()
@@ -207,9 +223,12 @@ class FakeApi:
     @staticmethod
     def fault(id: str, kind: str, rank: int, step: int, at: float, worker: str, pid: int, reason: str) -> Json:
         return {
-            "id": id, "run": "r3", "kind": kind, "target": {"rank": rank}, "trigger": {"at_step": step}, "params": {},
+            "id": id, "run": "r3", "trial": "t-r3", "kind": kind, "target": {"rank": rank},
+            "trigger": {"at_step": step}, "params": {},
             "reason": reason or None, "state": "INJECTED", "detail": None, "requested_at": iso(90), "injected_at_s": at,
             "injected": {"worker": worker, "rank": rank, "pid": pid, "fidelity": "real"}, "recovery": None,
+            "ttl_s": None, "expires_at_s": None, "revert_requested": False, "reverted_at_s": None,
+            "requested_by": "ada",
         }  # fmt: skip
 
     def find(self, run_id: str) -> Json | None:
@@ -223,7 +242,9 @@ class FakeApi:
         checks = {name: {"verdict": verdict, "detail": details.get(name, "")} for name, verdict in names.items()}
         plain = [{k: v for k, v in r.items() if k not in ("bars", "instants")} for r in self.recoveries]
         return {
-            "id": f"t-{run['id']}", "run": run["id"], "state": run["state"], "verdict": run["verdict"],
+            "id": f"t-{run['id']}", "run": run["id"], "number": 1, "scenario": run["scenario"],
+            "runtime": run["runtime"], "seed": run["seed"], "steps": run["steps"], "commit": run["commit"],
+            "dirty": run["dirty"], "service": "svc-1", "state": run["state"], "verdict": run["verdict"],
             "checks": checks if ended else {}, "recoveries": plain, "error": run["error"],
             "directory": f"/var/lib/phoenix/trials/t-{run['id']}", "started_at": run["started_at"],
             "finished_at": run["finished_at"],
@@ -305,7 +326,8 @@ class FakeApi:
             return problem(404, "Not Found", f"nothing is listed at {name}")
         if request.query_params.get("active"):
             items = [item for item in items if item["active"]]
-        return JSONResponse({"items": items, "next": None})
+        whole = name in ("fault-kinds", "suites", "workloads", "scenarios")
+        return JSONResponse({"items": items} if whole else {"items": items, "next": None})
 
     async def history(self, request: Request) -> Response:
         query = request.query_params

@@ -43,7 +43,7 @@ def series() -> Json:
          "trials": 10, "last_at": at(night)}
         for night in reversed(range(NIGHTS))
     ]  # fmt: skip
-    return {"items": items, "codes": codes, "machines": MACHINES}
+    return {"items": items, "codes": codes, "machines": MACHINES, "seeded": False}
 
 
 def history(scenario: str, metric: str, limit: int = 200) -> Json:
@@ -63,7 +63,9 @@ def history(scenario: str, metric: str, limit: int = 200) -> Json:
         "breaks": [{"index": MACHINE_AT, "kind": "machine", "fields": ["cpu: EPYC 7B13 -> EPYC 9B14"]}],
         "annotations": [{"at": at(9), "text": "kernel updated", "index": 9}],
         "noise": [{"fingerprint": FINGERPRINTS[1], "machine": MACHINES[1]["machine"], "trial_cv": 0.08,
-                   "session_cv": 0.03, "trials": 40, "sessions": 8, "needed": {"5": None, "10": 18, "20": 7}}],
+                   "session_cv": 0.03, "trials": 40, "sessions": 8, "needed": {"5": None, "10": 18, "20": 7},
+                   "delta": 0.05}],
+        "notes": [],
     }  # fmt: skip
 
 

@@ -12,11 +12,16 @@ def iso(seconds_from_now: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds_from_now)).isoformat().replace("+00:00", "Z")
 
 
+def run(**chosen: object) -> Json:
+    """What a schedule runs."""
+    return {"scenario_name": None, "scenario": None, "suite": None, "seed": None, "trials": 1, "reason": "", **chosen}
+
+
 def schedules() -> list[Json]:
     nightly: Json = {
         "id": "sch-1", "name": "nightly", "kind": "cron", "cron": "0 2 * * *", "every_s": None, "at": None,
-        "timezone": "Europe/Berlin", "run": {"suite": "nightly", "trials": 5}, "overlap": "skip",
-        "misfire_grace_s": 3600.0, "paused": False, "paused_reason": None, "compare": {"base": "previous"},
+        "timezone": "Europe/Berlin", "run": run(suite="nightly", trials=5), "overlap": "skip",
+        "misfire_grace_s": 3600.0, "paused": False, "paused_reason": None, "base": "previous",
         "webhook": "wh-1", "stale_after_s": 129600.0, "next_due": iso(7300), "next_due_local": "02:00 CET",
         "last": {"due_at": iso(-79000), "fired_at": iso(-78990), "outcome": "started", "run": "r2", "detail": None,
                  "verdict": "PASS"},
@@ -24,9 +29,9 @@ def schedules() -> list[Json]:
     }  # fmt: skip
     hourly = {
         **nightly, "id": "sch-2", "name": "every-six-hours", "kind": "interval", "cron": None, "every_s": 21600.0,
-        "run": {"scenario_name": "kill-one"}, "paused": True, "paused_reason": "the machine is lent", "compare": None,
+        "run": run(scenario_name="kill-one"), "paused": True, "paused_reason": "the machine is lent", "base": None,
         "next_due": None, "next_due_local": None, "stale": True,
-        "last": {"due_at": iso(-300000), "fired_at": None, "outcome": "missed", "run": None,
+        "last": {"due_at": iso(-300000), "fired_at": iso(-299000), "outcome": "missed", "run": None,
                  "detail": "no service was running", "verdict": None},
     }  # fmt: skip
     return [nightly, hourly]
@@ -40,35 +45,43 @@ def halt(**changes: object) -> Json:
 
 SERVICES: list[Json] = [
     {"id": "svc-1", "host": "bench-1", "pid": 811, "version": "0.1.0", "url": "http://127.0.0.1:8642",
-     "started_at": iso(-90000), "heartbeat_at": iso(-3), "alive": True, "max_active": 1, "trials": ["t-r3"]},
-    {"id": "svc-2", "host": "bench-2", "pid": 90, "version": "0.1.0", "url": None, "started_at": iso(-200000),
-     "heartbeat_at": iso(-5000), "alive": False, "max_active": 1, "trials": []},
+     "started_at": iso(-90000), "heartbeat_at": iso(-3), "alive": True, "max_active": 1, "trials": ["t-r3"],
+     "stopped_at": None, "trouble": None},
+    {"id": "svc-2", "host": "bench-2", "pid": 90, "version": "0.1.0", "url": "http://127.0.0.1:8642",
+     "started_at": iso(-200000), "heartbeat_at": iso(-5000), "alive": False, "max_active": 1, "trials": [],
+     "stopped_at": None, "trouble": "the disk is full"},
 ]  # fmt: skip
 TOKENS: list[Json] = [
     {"id": "tok-1", "name": "ada", "role": "admin", "created_at": iso(-8e6), "created_by": "local",
-     "last_used_at": iso(-5400), "expires_at": None, "revoked_at": None},
+     "last_used_at": iso(-5400), "expires_at": None, "revoked_at": None, "revoked_by": None, "valid": True,
+     "token": None},
     {"id": "tok-2", "name": "ci", "role": "operator", "created_at": iso(-7e6), "created_by": "ada",
-     "last_used_at": None, "expires_at": iso(-100), "revoked_at": None},
+     "last_used_at": None, "expires_at": iso(-100), "revoked_at": None, "revoked_by": None, "valid": False,
+     "token": None},
     {"id": "tok-3", "name": "old", "role": "viewer", "created_at": iso(-9e6), "created_by": "ada",
-     "last_used_at": None, "expires_at": None, "revoked_at": iso(-5e6)},
+     "last_used_at": None, "expires_at": None, "revoked_at": iso(-5e6), "revoked_by": "ada", "valid": False,
+     "token": None},
 ]  # fmt: skip
 WEBHOOKS: list[Json] = [
     {"id": "wh-1", "url": "https://chat.example/hook", "events": ["run.failed", "schedule.stale"],
-     "description": "the team's chat", "enabled": True, "created_at": iso(-7e6)},
+     "description": "the team's chat", "created_at": iso(-7e6), "created_by": "ada", "secret": None},
 ]  # fmt: skip
 DELIVERIES: list[Json] = [
-    {"id": "d1", "event": "run.failed", "created_at": iso(-80000), "attempts": 3, "state": "DELIVERED", "status": 200,
+    {"id": "d1", "webhook": "wh-1", "event": "run.failed", "created_at": iso(-80000), "attempts": 3,
+     "state": "DELIVERED", "status": 200,
      "error": None, "next_at": None, "delivered_at": iso(-79990)},
-    {"id": "d2", "event": "run.failed", "created_at": iso(-60), "attempts": 1, "state": "PENDING", "status": 503,
+    {"id": "d2", "webhook": "wh-1", "event": "run.failed", "created_at": iso(-60), "attempts": 1,
+     "state": "PENDING", "status": 503,
      "error": "the receiver said 503", "next_at": iso(30), "delivered_at": None},
 ]  # fmt: skip
 ANNOTATIONS: list[Json] = [
-    {"id": "n1", "at": iso(-9e5), "commit": "0000", "text": "expected: copies are verified now", "by": "ada"},
+    {"id": "n1", "at": iso(-9e5), "commit": "0000", "text": "expected: copies are verified now", "by": "ada",
+     "scenario": None, "run": None},
 ]  # fmt: skip
 AUDIT: list[Json] = [
-    {"id": 2, "at": iso(-600), "actor": "ada", "role": "admin", "action": "halt", "target": "h1",
+    {"id": "2", "at": iso(-600), "actor": "ada", "role": "admin", "action": "halt", "target": "h1",
      "reason": "the switch is being replaced", "detail": {}},
-    {"id": 1, "at": iso(-7000), "actor": "ci", "role": "operator", "action": "run.submit", "target": "r3",
+    {"id": "1", "at": iso(-7000), "actor": "ci", "role": "operator", "action": "run.submit", "target": "r3",
      "reason": None, "detail": {}},
 ]  # fmt: skip
 EVERYBODY: Json = {"required": False, "authenticated": True, "name": "local", "role": "admin", "csrf": None,
@@ -85,7 +98,15 @@ def lists() -> dict[str, list[Json]]:
         "annotations": list(ANNOTATIONS),
         "audit": list(AUDIT),
         "halts": [],
-        "suites": [{"name": "nightly", "title": "Every night", "scenarios": ["kill-one", "stop-one"], "trials": 10}],
+        "suites": [
+            {
+                "name": "nightly",
+                "title": "Every night",
+                "description": "",
+                "scenarios": ["kill-one", "stop-one"],
+                "trials": 10,
+            }
+        ],
         "schedules/sch-1/firings": [schedules()[0]["last"]],
         "schedules/sch-2/firings": [],
         "webhooks/wh-1/deliveries": list(DELIVERIES),
