@@ -59,6 +59,7 @@ def run_facts(run: Json, now: datetime) -> list[tuple[str, str]]:
         ("Runtime", run["runtime"]),
         ("Cluster", cluster_text(run["cluster"])),
         ("Seed", str(run["seed"])),
+        ("Revision", run.get("revision") or ""),
         ("Commit", (f"{commit} (dirty)" if run.get("dirty") else commit) or text.NONE),
         ("Schedule", run.get("schedule") or ""),
         ("Asked for by", run.get("requested_by") or ""),

@@ -54,6 +54,7 @@ def schedule_view(schedule: Json, firings: Sequence[Json], now: datetime) -> dic
         "schedule": schedule,
         "when": when_text(schedule),
         "what": run.get("suite") or run.get("scenario_name") or text.NONE,
+        "revision": run.get("revision") or "",
         "trials": text.plural(run["trials"], "trial") if int(run.get("trials") or 1) > 1 else "",
         "next": text.clock(schedule.get("next_due")),
         "in": "paused" if schedule.get("paused") else text.until(schedule.get("next_due"), now),

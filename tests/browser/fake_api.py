@@ -100,6 +100,7 @@ def run_json(run_id: str, **changes: object) -> Json:
         "requested_by": "ada",
         "suite": None,
         "schedule": None,
+        "revision": None,
         "service": "svc-1",
         "progress": {"done": 0, "total": 1},
         "seeded": False,

@@ -14,7 +14,16 @@ def iso(seconds_from_now: float) -> str:
 
 def run(**chosen: object) -> Json:
     """What a schedule runs."""
-    return {"scenario_name": None, "scenario": None, "suite": None, "seed": None, "trials": 1, "reason": "", **chosen}
+    return {
+        "scenario_name": None,
+        "scenario": None,
+        "suite": None,
+        "seed": None,
+        "trials": 1,
+        "revision": None,
+        "reason": "",
+        **chosen,
+    }
 
 
 def schedules() -> list[Json]:
