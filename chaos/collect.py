@@ -32,18 +32,18 @@ class Collector:
         self._finished: dict[Path, TrialSample] = {}
         self._listings: dict[Path, tuple[int, tuple[Path, ...]]] = {}
         self._scenarios: dict[str, Scenario] = {}
-        self._gathered: dict[Path, tuple[TrialSample, ...]] = {}
+        self._gathered: dict[tuple[Path, ...], tuple[TrialSample, ...]] = {}
         self._news = False
 
-    def below(self, root: Path) -> Collected:
-        """All finished trials at or below a directory, oldest first. Nothing there is no error."""
-        self._news = root not in self._gathered
+    def below(self, *roots: Path) -> Collected:
+        """All finished trials at or below these directories, oldest first. Nothing there is no error."""
+        self._news = roots not in self._gathered
         skipped: list[str] = []
-        found = list(self._samples(root, _DEEPEST, skipped))
+        found = [sample for root in roots for sample in self._samples(root, _DEEPEST, skipped)]
         if self._news:
             found.sort(key=lambda sample: (sample.at, sample.trial))
-            self._gathered[root] = tuple(found)
-        return Collected(samples=self._gathered[root], skipped=tuple(skipped))
+            self._gathered[roots] = tuple(found)
+        return Collected(samples=self._gathered[roots], skipped=tuple(skipped))
 
     def _samples(self, path: Path, depth: int, skipped: list[str]) -> Iterator[TrialSample]:
         if path in self._finished:

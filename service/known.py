@@ -1,4 +1,4 @@
-"""What the service can compare: the trials below its data directory, where `phoenix trial` leaves its own too."""
+"""What can be compared: the trials below a data directory, those of the command line too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from chaos.compare.comparison import Comparison, compare
 from chaos.compare.samples import TrialSample
 from chaos.git import GitError, Repository
 from chaos.revisions import revision_side, with_baseline
+
+# Of the service, `phoenix trial` and `--ab`; of `phoenix nightly`.
+KEPT_IN = ("trials", "nightly")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ class Known:
     def samples(self) -> tuple[TrialSample, ...]:
         """Of all finished trials, oldest first. Each directory is read once."""
         with self._lock:
-            return self._collector.below(self.directory / "trials").samples
+            return self._collector.below(*(self.directory / name for name in KEPT_IN)).samples
 
     def compare(
         self, base: str, head: str, *, scenario: str | None = None, trials_as_units: bool = False

@@ -77,6 +77,9 @@ async def test_new_trials_are_seen_by_the_next_request(api: Harness) -> None:
     await get(api, "comparisons", 404, base=OLD, head=NEW)
     write(home, NEW, spread())
     assert (await get(api, "comparisons", base=OLD, head=NEW))["exit_code"] == 0
+    (home / "nightly").mkdir()
+    (home / "trials").rename(home / "nightly" / "smoke-20261130")
+    assert (await get(api, "comparisons", base=OLD, head=NEW))["exit_code"] == 0
 
 
 async def test_a_dirty_tree_is_another_code(api: Harness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,6 @@ def test_finished_trials_are_found_below_a_directory_and_read_once(tmp_path: Pat
     assert found.skipped and "broken" in found.skipped[0]
     assert collector.below(tmp_path).samples[0] is found.samples[0]
     assert collector.below(tmp_path / "nothing").samples == ()
+    assert len(collector.below(tmp_path / "one", tmp_path / "suite").samples) == 3
+    shutil.rmtree(tmp_path / "suite")
+    assert [sample.trial for sample in collector.below(tmp_path).samples] == ["t0"]
