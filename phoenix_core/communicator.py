@@ -22,13 +22,11 @@ from phoenix_core import backends
 from phoenix_core.backends import Inner
 from phoenix_core.errors import GenerationSuperseded, PhoenixError
 from phoenix_core.formation import Connection, Formation
+from phoenix_core.glooidle import nothing_will_come
 from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
 from phoenix_core.work import MESSAGES
 
 BACKEND: Final = "phoenix"
-LET_GO_AFTER_S: Final = 0.25
-"""For what has not ended by then although its sockets are shut down (see work.py); nothing writes its tensors."""
-
 BURY_LIMIT_S: Final = 3.0
 """For the end of inner groups when the process ends: one that was let go never ends."""
 
@@ -285,7 +283,7 @@ class Hub:
             self.announced = generation  # from here on nothing new begins
         for group in self.groups():
             group.break_off(generation)
-        if self.superseded() and time.monotonic() - self._announced_at > LET_GO_AFTER_S:
+        if self.superseded() and nothing_will_come(time.monotonic() - self._announced_at):
             for work in self.watermark.pending():
                 if not work.is_completed():
                     self.let_go += 1  # first: the training thread goes on at once
