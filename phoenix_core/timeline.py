@@ -8,7 +8,7 @@ earliest phase that was still open, so the phases always add up to the recovery 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from phoenix_core.events import Event
@@ -79,10 +79,11 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
     """Every recovery that the events tell of, in order of generation.
 
     A failure of a worker that holds no rank (a parked spare) starts no recovery; nor does the end of a coordinator,
-    unless it led one: that is superseded, and another one begins with the coordinator that takes over.
+    unless it led one: that is superseded, and another one begins with the coordinator that takes over. So is a recovery
+    whose plan could not be kept, since what it promised was damaged: the next generation finishes its work.
     """
     ordered = sorted(events, key=lambda event: event.at)
-    failures = [event for event in ordered if _begins_a_recovery(event)]
+    failures = [_of_the_next(event) for event in ordered if _begins_a_recovery(event)]
     faults = _faults_of(ordered, failures)
     generations = sorted({event.generation for event in failures if event.generation is not None})
     recovered = []
@@ -96,7 +97,14 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
 def _begins_a_recovery(event: Event) -> bool:
     if event.kind == "coordinator_restarted":
         return bool(event.data.get("recovering"))
-    return event.kind == "failure_detected" and event.rank is not None
+    return event.kind in ("failure_detected", "restore_failed") and event.rank is not None
+
+
+def _of_the_next(event: Event) -> Event:
+    """What could not be restored is told of the generation that it ends; all others of the one that begins."""
+    if event.kind != "restore_failed" or event.generation is None:
+        return event
+    return replace(event, generation=event.generation + 1)
 
 
 def _faults_of(events: Sequence[Event], failures: Sequence[Event]) -> dict[int, Event]:
@@ -134,7 +142,7 @@ def _recovery(
         generation=generation,
         started_ns=started,
         fault=str(fault.data["fault"]) if fault else None,
-        failures=tuple(_failure(event) for event in detected),
+        failures=tuple(_failure(event) for event in detected if event.kind != "restore_failed"),  # nobody's
         ends=_tile(started, instants, closed=resumed is not None),
         resume_step=resumed.step if resumed else None,
         lost_steps=_lost_steps(events, generation, detected, resumed),
@@ -210,7 +218,7 @@ def _lost_steps(events: Sequence[Event], generation: int, detected: Sequence[Eve
     """Steps that a survivor had begun before it quiesced and begins again in the new generation."""
     if resumed is None or resumed.step is None:
         return 0
-    failed = {event.worker for event in detected}
+    failed = {event.worker for event in detected if event.kind != "restore_failed"}
     begun = [
         event.step
         for event in events

@@ -68,6 +68,16 @@ def test_a_recovery_whose_coordinator_ends_is_superseded_by_the_next_ones() -> N
     assert [failure.worker for failure in second.failures] == ["coordinator"]
 
 
+def test_a_recovery_whose_plan_could_not_be_kept_is_finished_by_the_next_generation() -> None:
+    broken = [e for e in a_kill() if e.at < 1150 * MS]  # nobody is restored yet
+    damaged = event("restore_failed", 1290, worker="w4", rank=1, generation=1, reason="damaged")
+    again = [e for e in a_kill(1300.0, 2, fault=None) if e.kind not in ("failure_detected", "phase_entered")]
+    first, second = recoveries([*broken, damaged, *again])
+    assert (first.generation, first.superseded, first.fault) == (1, True, "f1")
+    assert (second.generation, second.superseded, second.complete) == (2, False, True)
+    assert second.failures == (), "who could not be restored has not failed"
+
+
 def test_a_coordinator_that_ends_in_training_makes_no_recovery() -> None:
     restarted = event("coordinator_restarted", 700, generation=0, recovering=False, ranks=4, spares=1)
     assert recoveries([restarted, *a_kill()]) == recoveries(a_kill())
