@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from chaos.agent.mailbox import DIRECTORY
+from chaos.checkout import import_path
 from chaos.errors import InvalidFault, TargetGone
 from chaos.faults import PlannedFault
 from chaos.injectors import Active
@@ -21,6 +24,7 @@ from chaos.nvml.prepare import machine
 from chaos.nvml.state import NodeGpus
 from chaos.procfs import start_ticks
 from chaos.roster import WorkerInfo, WorkerState
+from phoenix_core.device_errors import classify
 from phoenix_core.xid_reports import read_line
 from phoenix_core.xids import catalogue
 from tests.nvml_reader import Reader
@@ -35,10 +39,20 @@ pytestmark = [
 class Node:
     """Node n3 with two GPUs, of which a process uses the second, and a monitor that listens."""
 
-    def __init__(self, directory: Path, driver: str = "r570") -> None:
+    def __init__(self, directory: Path, driver: str = "r570", script: str = "") -> None:
+        """The process does nothing, or runs `script` with an agent in it."""
         self.gpus = NodeGpus.create(directory / "gpus" / "n3", machine("n3", 2, driver))
         self.injector = GpuXid(directory / "gpus", directory / "agents")
-        self.victim = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
+        boxes = directory / "agents"
+        if script:
+            (directory / "train.py").write_text(script)
+            command = [sys.executable, "-m", "chaos.agent", str(directory / "train.py"), str(directory / "count")]
+        else:
+            command = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+        told = {**os.environ, "PYTHONPATH": import_path(), DIRECTORY: str(boxes)}
+        self.victim = subprocess.Popen(command, env=told, stderr=subprocess.PIPE, text=True)
+        if script:
+            wait_until(lambda: (directory / "count").exists(), "the training has begun")
         self.monitor = Reader(self.gpus)
         self.monitor.ask("globals().update(events=listen())")
 
@@ -72,6 +86,8 @@ class Node:
     def close(self) -> None:
         self.victim.kill()
         self.victim.wait()
+        assert self.victim.stderr is not None
+        self.victim.stderr.close()
         self.monitor.process.communicate()
 
 
@@ -80,9 +96,13 @@ def planned(**params: Any) -> PlannedFault:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    """Its monitor takes the events when the test asks it to: most receipts need not wait for that."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monitor takes events when the test asks it to: most receipts need not wait for that."""
     monkeypatch.setattr("chaos.injectors.gpu.DELIVERY_S", 0.02)
+
+
+@pytest.fixture
+def node(tmp_path: Path, quick: None) -> Iterator[Node]:
     made = Node(tmp_path)
     yield made
     made.close()
@@ -162,6 +182,45 @@ def test_an_xid_that_follows_from_a_kill(node: Node) -> None:
     assert node.heard(1) == [45] and f"45, pid={node.victim.pid}, " in node.gpus.kernel_log.read_text()
 
 
+# A training of one line that counts its steps in a file.
+TRAINING = """
+import pathlib, sys, time
+count, step = pathlib.Path(sys.argv[1]), 0
+while True:
+    step += 1
+    count.write_text(str(step))
+    time.sleep(0.002)
+"""
+
+
+def test_the_training_meets_the_error_of_the_catalogue_in_torchs_words(tmp_path: Path, quick: None) -> None:
+    node = Node(tmp_path, script=TRAINING)
+    try:
+        (met,) = node.inject(xid=13).injection.proof["met"]  # type: ignore[misc]
+        assert met["worker"] == "w3" and "illegal memory access" in met["error"]
+        assert node.victim.stderr is not None
+        said = node.victim.stderr.read()
+        assert node.victim.wait() == 1 and node.logged() == [13]
+        found = classify(said.strip().splitlines()[-2])
+        assert "AcceleratorError: CUDA error: an illegal memory access was encountered" in said
+        assert found is not None and 13 in found.xids
+    finally:
+        node.close()
+
+
+def test_a_gpu_that_does_not_answer_holds_the_training_until_it_is_well(tmp_path: Path, quick: None) -> None:
+    node = Node(tmp_path, script=TRAINING)
+    count = tmp_path / "count"
+    try:
+        active = node.inject(xid=119, ttl_s=60)
+        stands = count.read_text()
+        assert active.over == "" and node.gpus.read().gpus[1].block_ms > 0
+        assert active.revert().alive and node.gpus.read().gpus[1].block_ms == 0
+        wait_until(lambda: count.read_text() not in ("", stands), "it goes on")
+    finally:
+        node.close()
+
+
 def test_a_whole_node_is_hit_on_all_its_gpus(node: Node) -> None:
     everybody = replace(node.worker, others=(replace(node.worker, worker="agent of n3", rank=None),))
     pending = node.injector.inject(planned(xid=145, effect="none"), everybody)
@@ -214,10 +273,7 @@ def test_what_cannot_be_is_refused_when_it_is_planned(params: dict[str, Any], fi
 
 
 @pytest.mark.parametrize("driver", ["r535", "r570", "r580"])
-def test_any_entry_of_the_catalogue_can_be_reported(
-    tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chaos.injectors.gpu.DELIVERY_S", 0.02)
+def test_any_entry_of_the_catalogue_can_be_reported(tmp_path: Path, driver: str, quick: None) -> None:
     node = Node(tmp_path, driver)
     try:
         first, *others = catalogue()
