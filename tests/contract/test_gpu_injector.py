@@ -196,7 +196,8 @@ while True:
 def test_the_training_meets_the_error_of_the_catalogue_in_torchs_words(tmp_path: Path, quick: None) -> None:
     node = Node(tmp_path, script=TRAINING)
     try:
-        (met,) = node.inject(xid=13).injection.proof["met"]  # type: ignore[misc]
+        proof: dict[str, Any] = dict(node.inject(xid=13).injection.proof)
+        (met,) = proof["met"]
         assert met["worker"] == "w3" and "illegal memory access" in met["error"]
         assert node.victim.stderr is not None
         said = node.victim.stderr.read()
