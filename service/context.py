@@ -39,16 +39,15 @@ class Service:
         self.metrics = metrics or Metrics()
         self.gate = Gate(open_house=settings.local)
         self._lock = _own(settings, self.gate.secret)
+        self.hub = Hub()
+        self.host = Host()
         try:
             self.database = opened_database(settings)
-            _refuse_strangers(settings, self.database)
+            self.executor = self._executor()
         except SettingsError:
             os.close(self._lock)
             raise
-        self.hub = Hub()
-        self.host = Host()
         self.metrics.observe(self.database, settings)
-        self.executor = Executor(settings, self.database, self.hub, queue.identity(settings.directory))
         self.known = known_in(settings.directory)
         self.clockwork = Clockwork(settings, self.database, self._compare)
         self.postman = Postman(self.database)
@@ -62,6 +61,21 @@ class Service:
         self.executor.start()
         for loop in self._loops:
             loop.start()
+
+    def _executor(self) -> Executor:
+        """Raises SettingsError, having closed the database, where this service cannot say that it is there."""
+        try:
+            _refuse_strangers(self.settings, self.database)
+            name = queue.identity(self.settings.directory)
+            return Executor(self.settings, self.database, self.hub, name)
+        except DBAPIError as error:
+            raise _unusable_database(self.database, error) from None
+        except OSError as error:
+            self.database.close()
+            raise _unusable(self.settings.directory, error) from None
+        except SettingsError:
+            self.database.close()
+            raise
 
     def _compare(self, base: str, head: str) -> dict[str, object]:
         return self.known.compare(base, head).to_json()
@@ -115,7 +129,6 @@ def _refuse_strangers(settings: Settings, database: Database) -> None:
     with database.read() as session:
         if tokens.count_valid(session, Role.ADMIN) > 0:
             return
-    database.close()
     said = f"that is called {' and '.join(sorted(settings.also_named))} " if settings.also_named else ""
     raise SettingsError(
         f"a service on {settings.host} {said}can be reached by others, so each request needs a token, and there is "
@@ -132,15 +145,20 @@ def opened_database(settings: Settings) -> Database:
     try:
         database.migrate()
     except (DBAPIError, CommandError, OSError) as error:
-        database.close()
-        reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
-        advice = (
-            "is the server running, and the name and password right? Choose with --database URL"
-            if database.postgres
-            else "make room if the disk is full (`phoenix doctor` tells), or choose another data directory with --dir"
-        )
-        raise SettingsError(f"cannot use the database {database.engine.url!r}: {reason}; {advice}") from None
+        raise _unusable_database(database, error) from None
     return database
+
+
+def _unusable_database(database: Database, error: Exception) -> SettingsError:
+    """Closes it, too."""
+    database.close()
+    reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
+    advice = (
+        "is the server running, and the name and password right? Choose with --database URL"
+        if database.postgres
+        else "make room if the disk is full (`phoenix doctor` tells), or choose another data directory with --dir"
+    )
+    return SettingsError(f"cannot use the database {database.engine.url!r}: {reason}; {advice}")
 
 
 def _own(settings: Settings, secret: str) -> int:

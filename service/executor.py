@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from chaos.errors import ChaosError
 from chaos.git import GitError
@@ -71,8 +72,11 @@ class Executor:
     def stop(self) -> None:
         """Stop following. Trials go on; the next service on this data directory finds them again."""
         if self._loop.stop():
-            with self._database.write() as session:
-                queue.depart(session, self.service)
+            try:
+                with self._database.write() as session:
+                    queue.depart(session, self.service)
+            except SQLAlchemyError:
+                log.exception("the end of this service could not be noted; its lease will end by itself")
         for child in self._children.values():
             child.poll()
             # The child is meant to outlive this process: tell Popen that nobody waits for it any more.
@@ -135,7 +139,7 @@ class Executor:
                 self._children[trial.id] = subprocess.Popen(
                     [*self._settings.trial_command, str(directory.path)],
                     cwd=code,
-                    env=None if code is None else {**os.environ, "PYTHONPATH": str(code)},
+                    env=None if code is None else _importing(code),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -272,6 +276,12 @@ class Executor:
         self._hub.notify(trial.run_id)
         self._readers.pop(trial.id, None)
         self._children.pop(trial.id, None)
+
+
+def _importing(code: Path) -> dict[str, str]:
+    """The environment of a process that imports from `code` first."""
+    paths = [str(code), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _directory(trial: Trial) -> TrialDirectory:

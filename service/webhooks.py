@@ -30,7 +30,7 @@ PENDING, DELIVERED, FAILED = "PENDING", "DELIVERED", "FAILED"
 MOST_ATTEMPTS: Final = 10
 # 5 s, 10 s, 20 s and so on: the last of ten attempts comes about 40 minutes after the first.
 FIRST_WAIT_S: Final = 5.0
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 5.0
 # Whoever has not said by then what came of it was killed.
 TAKEN_FOR_S: Final = 120.0
 BATCH: Final = 5

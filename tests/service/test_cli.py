@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from service import inject
+from service.database import Database
 from service.files import trouble_with
 from service.settings import Settings, SettingsError, data_directory
 
@@ -87,6 +89,27 @@ def test_a_data_directory_that_takes_nothing_is_refused_in_words(tmp_path: Path,
     (tmp_path / name).symlink_to("/dev/full")
     done = phoenix("serve", "--port", "0", "--dir", str(tmp_path))
     assert done.returncode == 2 and "--dir" in done.stderr and str(tmp_path) in done.stderr
+
+
+def test_a_database_that_takes_no_rows_is_refused_in_words(tmp_path: Path) -> None:
+    """Its schema is the newest, so that the first thing written is that a service is there."""
+    database = Database(f"sqlite:///{tmp_path / 'phoenix.db'}")
+    database.migrate()
+    with database.write() as session:
+        session.execute(
+            text("CREATE TRIGGER full BEFORE INSERT ON services BEGIN SELECT RAISE(FAIL, 'disk full'); END")
+        )
+    database.close()
+    done = phoenix("serve", "--port", "0", "--dir", str(tmp_path))
+    assert done.returncode == 2 and "disk full" in done.stderr and "phoenix doctor" in done.stderr
+
+
+def test_postgres_that_does_not_answer_is_refused_without_its_password(tmp_path: Path) -> None:
+    url = "postgresql://phoenix:secret@127.0.0.1:1/phoenix"
+    done = phoenix("serve", "--port", "0", "--dir", str(tmp_path), "--database", url)
+    assert done.returncode == 2 and "--database" in done.stderr and "secret" not in done.stderr
+    other = phoenix("serve", "--port", "0", "--dir", str(tmp_path), "--database", "mysql://x")
+    assert other.returncode == 2 and "postgresql://user:password@host/name" in other.stderr
 
 
 def test_a_database_of_others_is_refused_in_words(tmp_path: Path) -> None:
