@@ -6,6 +6,7 @@ Every test that uses a database runs on SQLite and on PostgreSQL: on both in `ma
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -50,6 +51,16 @@ def migrated_postgres(postgres_server: str) -> Iterator[str]:
         yield databases.name_of(url)
 
 
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database file with the newest schema, to be copied for the same reason."""
+    file = tmp_path_factory.mktemp("sqlite") / "phoenix.db"
+    database = Database(f"sqlite:///{file}")
+    database.migrate()
+    database.close()
+    return file
+
+
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, database_kind: str) -> Iterator[str | None]:
     """None: SQLite in the data directory."""
@@ -62,9 +73,12 @@ def database_url(request: pytest.FixtureRequest, database_kind: str) -> Iterator
 
 
 @pytest.fixture
-def settings(tmp_path: Path, database_url: str | None) -> Iterator[Settings]:
+def settings(tmp_path: Path, database_url: str | None, migrated_sqlite: Path) -> Iterator[Settings]:
     """A service whose trials are processes that do nothing, so that a test plays them."""
     directory = tmp_path / "data"
+    if database_url is None:
+        directory.mkdir()
+        shutil.copy(migrated_sqlite, directory / "phoenix.db")
     yield Settings(directory=directory, database_url=database_url, trial_command=(sys.executable, "-c", LIVING))
     for trial in directory.glob("trials/*"):
         (trial / "end").touch()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from typer.testing import CliRunner, Result
 
 from service import archive, retention, store
 from service.archive import ArchiveError
+from service.cli import app
 from service.context import opened_database
 from service.database import Database
 from service.settings import Settings
@@ -151,17 +151,16 @@ async def test_the_commands(api: Harness, tmp_path: Path) -> None:
     settings = api.service.settings
     base = ["--dir", str(settings.directory), *(["--database", settings.database_url] if settings.database_url else [])]
 
-    def phoenix(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "service.cli", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    def phoenix(*arguments: str) -> Result:
+        return CliRunner().invoke(app, arguments)
 
     file = tmp_path / "x.tar.gz"
     done = phoenix("export", str(file), *base, "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"file": str(file), "trials": run["trials"], "missing": []}
     again = phoenix("export", str(file), *base)
-    assert again.returncode == 2 and "there already" in again.stderr
+    assert again.exit_code == 2 and "there already" in again.stderr
     there = phoenix("import", str(file), "--dir", str(tmp_path / "there"))
-    assert there.returncode == 0 and "1 trials imported" in there.stdout, there.stderr
+    assert there.exit_code == 0 and "1 trials imported" in there.stdout, there.output
     dry = phoenix("prune", "--keep-days", "0", "--dry-run", *base, "--json")
     assert json.loads(dry.stdout) == {"runs": [run["id"]], "dry_run": True}
