@@ -44,10 +44,11 @@ def page(contenders: Sequence[Contender], cells: Cells, where: Mapping[str, Any]
         ["runtime", "setting", "goes on", *(phase.value for phase in Phase), "lost", "twin"],
         _kill_rows(contenders, cells),
     )
-    text += "\n## Without a failure\n\nStep time over plain DDP (95 % interval), "
-    text += "and what the job takes beyond plain DDP.\n\n"
+    text += "\n## Without a failure\n\nStep time over plain DDP (95 % interval); the same, charged with all that "
+    text += "the job uses of the processors while it waits; and what it takes beyond plain DDP.\n\n"
     text += table(
-        ["runtime", "setting", "overhead", "spare ranks", "processes", "memory"], _cost_rows(contenders, cells)
+        ["runtime", "setting", "overhead", "charged", "spare ranks", "processes", "memory"],
+        _cost_rows(contenders, cells),
     )
     text += "\n## Settings\n\n" + "".join(f"- {c.title}, {c.setting}: {c.note}.\n" for c in contenders)
     text += "\nIn environments of their own: " + "; ".join(_software(contenders, cells)) + ".\n"
@@ -119,15 +120,16 @@ def _cost_rows(contenders: Sequence[Contender], cells: Cells) -> list[list[str]]
     rows = []
     for contender in (contender for contender in contenders if "overhead" not in contender.cannot):
         overhead, cost = shown(contender, "overhead", cells), shown(contender, "cost", cells)
-        rows.append([contender.title, contender.setting, _ratio_text(overhead), *_cost_texts(cost)])
+        rows.append([contender.title, contender.setting, *_ratio_texts(overhead), *_cost_texts(cost)])
     return rows
 
 
-def _ratio_text(cell: Cell) -> str:
+def _ratio_texts(cell: Cell) -> list[str]:
     if not cell.value:
-        return cell.reason
+        return [cell.reason] * 2
     ratio = cell.value["ratio"]
-    return f"{ratio['value']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"
+    charged = ratio["value"] * (1 + cell.value["hidden"])
+    return [f"{ratio['value']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})", f"{charged:.3f}"]
 
 
 def _cost_texts(cell: Cell) -> list[str]:

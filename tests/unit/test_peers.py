@@ -197,7 +197,7 @@ def some_cells() -> dict[str, Cell]:
     cells = {}
     for contender in CONTENDERS:
         cells[name_of(contender, "kill")] = Cell(samples=(one(0.5), one(8.0)), twin=("PASS", "all"))
-        cells[name_of(contender, "overhead")] = Cell(value={"ratio": ratio, "hidden": 0.0})
+        cells[name_of(contender, "overhead")] = Cell(value={"ratio": ratio, "hidden": 0.1})
         plain = {"processes": 5, "memory_bytes": 2**30}
         cells[name_of(contender, "cost")] = Cell(
             value={"processes": 9, "memory_bytes": 2**31, "plain": plain, "spares": 1}
@@ -219,7 +219,7 @@ def test_no_cell_of_the_page_is_blank(cells: dict[str, Cell]) -> None:
 def test_the_page_shows_what_was_measured() -> None:
     text = page(CONTENDERS, some_cells(), circumstances(), "make bench-peers")
     assert "4.25 s (0.50-8.00) n=2" in text
-    assert "1.010 (0.990-1.030)" in text
+    assert "1.010 (0.990-1.030) | 1.111" in text
     assert "+4 | +1.00 GiB" in text
 
 
