@@ -54,11 +54,13 @@ class Checkpoints:
 
     def load(self) -> int:
         """Restore the newest complete one; the step to go on with."""
-        complete = sorted(int(path.parent.name) for path in self._directory.glob("*/.metadata"))
-        if complete:
-            load({"application": self._application}, checkpoint_id=self._directory / str(complete[-1]))
+        complete = [int(path.parent.name) for path in self._directory.glob("*/.metadata")]
+        newest = torch.tensor(max(complete, default=0))
+        dist.broadcast(newest, src=0)  # one may be complete for this rank by now that was not for another
+        if step := int(newest):
+            load({"application": self._application}, checkpoint_id=self._directory / str(step))
         dist.barrier()  # nobody may delete what another still reads
-        return complete[-1] if complete else 0
+        return step
 
     def save(self, step: int) -> None:
         """The state with which `step` begins."""
