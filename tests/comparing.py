@@ -5,16 +5,35 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
 from chaos.compare.rows import Side
 from chaos.compare.samples import PHASES, Code, TrialSample, digest_of
+from service.cli import app
 
 MACHINE = {"cpu": "Test CPU", "cores": 2, "memory_gib": 8, "system": "Linux"}
 SHAPE = {"name": "kill-one", "steps": 10}
 # Seconds that the phases of a recovery take.
 USUAL = {"detect": 0.005, "quiesce": 0.02, "replace": 0.1, "reconstruct": 0.01, "restore": 0.03, "recompute": 0.25}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*arguments: str, **environment: str) -> Done:
+    """`phoenix` in this process: a new one would need a second to import what it needs."""
+    ended = CliRunner().invoke(app, list(arguments), env=environment)
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    return Done(returncode=ended.exit_code, stdout=ended.stdout, stderr=ended.stderr)
 
 
 def times(factor: float = 1.0, **phases: float) -> dict[str, float]:

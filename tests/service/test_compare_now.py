@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.comparing import Scratch
+from tests.comparing import Done, Scratch, command
 from tests.support import wait_until
 
 CLI = [sys.executable, "-m", "service.cli"]
@@ -23,11 +23,9 @@ def scratch(tmp_path: Path) -> Scratch:
     return Scratch(tmp_path / "repo")
 
 
-def phoenix(scratch: Scratch, *arguments: str, seed: str = "0") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PHOENIX_HOME": str(scratch.root.parent / "home"), "FAKE_SEED": seed}
-    return subprocess.run(
-        [*CLI, *arguments, "--repo", str(scratch.root)], capture_output=True, text=True, check=False, env=environment
-    )
+def phoenix(scratch: Scratch, *arguments: str, seed: str = "0") -> Done:
+    home = str(scratch.root.parent / "home")
+    return command(*arguments, "--repo", str(scratch.root), PHOENIX_HOME=home, FAKE_SEED=seed)
 
 
 def ab(scratch: Scratch, base: str, head: str, *options: str, seed: str = "0") -> tuple[int, dict[str, Any]]:
@@ -85,6 +83,7 @@ def test_failures_are_a_regression_of_their_own(scratch: Scratch) -> None:
     assert (success["base"]["succeeded"], success["head"]["succeeded"]) == (6, 0)
 
 
+@pytest.mark.soak
 def test_commits_with_other_dependencies_get_an_environment_of_their_own(scratch: Scratch) -> None:
     base = scratch.commit("one")
     (scratch.root / "constraints.txt").write_text("# nothing is pinned\n")
@@ -98,6 +97,7 @@ def test_commits_with_other_dependencies_get_an_environment_of_their_own(scratch
     assert "all commits have the same dependencies" in again.stderr
 
 
+@pytest.mark.soak
 def test_a_working_tree_is_measured_as_it_is(scratch: Scratch) -> None:
     base = scratch.commit("clean")
     with (scratch.root / "plan.py").open("a") as file:
@@ -137,9 +137,8 @@ def test_a_shallow_clone_is_named_as_the_reason(scratch: Scratch) -> None:
     scratch.commit("two")
     shallow = scratch.root.parent / "shallow"
     scratch.git("clone", "--quiet", "--depth=1", f"file://{scratch.root}", str(shallow))
-    environment = {**os.environ, "PHOENIX_HOME": str(scratch.root.parent / "home")}
-    command = [*CLI, "compare", first, "HEAD", "--ab", "--scenario", str(scratch.scenario), "--repo", str(shallow)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    options = ["--ab", "--scenario", str(scratch.scenario), "--repo", str(shallow)]
+    done = command("compare", first, "HEAD", *options, PHOENIX_HOME=str(scratch.root.parent / "home"))
     assert done.returncode == 2
     assert "shallow clone" in done.stderr and "git fetch --unshallow" in done.stderr
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from chaos.recoveries import RecoveryRecord
 from chaos.scenario import parse_scenario
 from chaos.verdict import Verdict
 from service.known import known_in
-from tests.comparing import MACHINE, SCENARIO, USUAL
+from tests.comparing import MACHINE, SCENARIO, USUAL, command
 from tests.service.helpers import Harness
 
 OLD, NEW = "a" * 40, "b" * 40
@@ -63,8 +60,7 @@ async def test_two_commits_are_compared_and_the_command_says_the_same(api: Harne
     total = next(row for row in found["rows"] if row["metric"] == "recovery")
     assert total["ratio"] == pytest.approx(1.3, abs=0.01)
     assert (total["unit"], total["base"]["n"]) == ("trial", 10)
-    command = [sys.executable, "-m", "service.cli", "compare", OLD[:8], NEW, "--json", "--dir", str(home)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+    done = command("compare", OLD[:8], NEW, "--json", "--dir", str(home))
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout) == json.loads(json.dumps(known_in(home).compare(OLD[:8], NEW).to_json()))
     said = json.loads(done.stdout)
@@ -93,10 +89,10 @@ async def test_a_dirty_tree_is_another_code(api: Harness) -> None:
     assert found["head"]["dirty"] is True
 
 
-@pytest.mark.parametrize("bad", ["--output=x", "a b", "", "x" * 300, "a\nb"])
-async def test_what_is_no_revision_is_refused(api: Harness, bad: str) -> None:
-    problem = await get(api, "comparisons", 422, base=OLD, head=bad)
-    assert problem["type"] == "urn:phoenix:problem:invalid-request"
+async def test_what_is_no_revision_is_refused(api: Harness) -> None:
+    for bad in ("--output=x", "a b", "", "x" * 300, "a\nb"):
+        problem = await get(api, "comparisons", 422, base=OLD, head=bad)
+        assert problem["type"] == "urn:phoenix:problem:invalid-request"
 
 
 async def test_what_is_not_known_lists_what_is(api: Harness) -> None:
@@ -128,27 +124,23 @@ async def test_a_history_and_what_to_choose_from(api: Harness) -> None:
     assert (await get(api, "history", scenario="kill-one", fingerprint=fingerprint))["points"]
 
 
-@pytest.mark.parametrize(
-    ("query", "status"),
-    [
+async def test_a_history_that_is_not_there_is_a_problem(api: Harness) -> None:
+    write(api.app.state.service.settings.directory, OLD, [1.0])
+    for query, status in (
         ({"scenario": "nothing"}, 404),
         ({"scenario": "kill-one", "fault": "nothing"}, 404),
         ({"scenario": "kill-one", "metric": "nothing"}, 422),
         ({"scenario": "kill-one", "fingerprint": "nothing"}, 404),
         ({}, 422),
-    ],
-)
-async def test_a_history_that_is_not_there_is_a_problem(api: Harness, query: dict[str, str], status: int) -> None:
-    write(api.app.state.service.settings.directory, OLD, [1.0])
-    assert "detail" in await get(api, "history", status, **query)
+    ):
+        assert "detail" in await get(api, "history", status, **query)
 
 
 def test_the_command_compares_directories_and_writes_every_form(tmp_path: Path) -> None:
     write(tmp_path / "old", OLD, spread())
     write(tmp_path / "new", NEW, spread(1.3))
-    command = [sys.executable, "-m", "service.cli", "compare", str(tmp_path / "old"), str(tmp_path / "new"), "--github"]
-    forms = ["--markdown", str(tmp_path / "c.md"), "--junit", str(tmp_path / "c.xml")]
-    done = subprocess.run([*command, *forms], capture_output=True, text=True, check=False)
+    forms = ["--github", "--markdown", str(tmp_path / "c.md"), "--junit", str(tmp_path / "c.xml")]
+    done = command("compare", str(tmp_path / "old"), str(tmp_path / "new"), *forms)
     assert done.returncode == 1, done.stderr
     assert "kill-one kill recovery: regression" in done.stdout
     assert "::error" in done.stdout
@@ -157,10 +149,6 @@ def test_the_command_compares_directories_and_writes_every_form(tmp_path: Path) 
 
 
 def test_an_empty_directory_and_an_unknown_commit_are_said(tmp_path: Path) -> None:
-    def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "service.cli", "compare", *arguments, "--dir", str(tmp_path / "home")]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
     (tmp_path / "empty").mkdir()
     for arguments, said in (
         ((str(tmp_path / "empty"), str(tmp_path / "empty")), "holds no finished trial"),
@@ -168,7 +156,7 @@ def test_an_empty_directory_and_an_unknown_commit_are_said(tmp_path: Path) -> No
         (("HEAD", "HEAD"), "the history is empty"),
         ((OLD, NEW, "--ab"), "name at least one scenario"),
     ):
-        done = compare(*arguments)
+        done = command("compare", *arguments, "--dir", str(tmp_path / "home"))
         assert done.returncode == 2, done.stderr
         assert said in done.stderr
         assert "Traceback" not in done.stderr

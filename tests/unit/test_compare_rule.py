@@ -62,17 +62,17 @@ def night(machine: Machine, scenarios: int, slower: float) -> list[bool]:
 
 
 def test_the_screen_is_wrong_as_seldom_as_published() -> None:
-    assert within_sampling(flagged(1, 500, 10), 500, 0.018)
+    assert within_sampling(flagged(1, 300, 10), 300, 0.018)
 
 
 def test_trials_of_one_session_share_a_level_and_alarm_falsely() -> None:
     """Why the session is the unit: the same test on single trials of two sessions is wrong four times as often."""
-    assert within_sampling(flagged(2, 400, 10, between=0.05), 400, 0.074)
+    assert within_sampling(flagged(2, 300, 10, between=0.05), 300, 0.074)
 
 
 def test_a_fifth_slower_is_found_as_often_as_published() -> None:
     """One scenario of one: the screen finds it, fresh trials confirm it."""
-    machine, nights = Machine(3), 300
+    machine, nights = Machine(3), 200
     assert within_sampling(sum(night(machine, 1, 1.2)[0] for _ in range(nights)), nights, 0.65)
 
 
@@ -107,12 +107,12 @@ def test_the_same_trials_over_more_sessions_are_worth_more(sessions: int, publis
 
 
 def test_sessions_against_history_are_wrong_one_time_in_forty() -> None:
-    machine, nights, alarms, found = Machine(7, between=0.05), 400, 0, 0
+    machine, nights, alarms, found = Machine(7, between=0.05), 200, 0, 0
     for _ in range(nights):
         history = [float(np.median(machine.session(5))) for _ in range(12)]
         alarms += judge_sessions(history, [float(np.median(machine.session(5)))]).screened
         found += judge_sessions(history, [float(np.median(machine.session(5, slower=1.5)))]).screened
-    assert alarms / nights <= 0.05
+    assert alarms / nights <= 0.06
     assert found / nights >= 0.9
 
 
