@@ -26,7 +26,7 @@ FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 
 
 @pytest.fixture
