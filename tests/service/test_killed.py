@@ -32,14 +32,16 @@ class StandIn:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self.command, stderr=subprocess.DEVNULL)
+        with (self.directory / "service.err").open("ab") as said:
+            self.process = subprocess.Popen(self.command, stderr=said)
 
     def client(self) -> Client:
         def found() -> str:
             running = running_in(self.directory)
             return running.url if running is not None and self.process and running.pid == self.process.pid else ""
 
-        client = Client(wait_until(found, "the service's address", 60.0))
+        said = self.directory / "service.err"
+        client = Client(wait_until(found, f"the service's address; what it said is in {said}", 60.0))
         wait_until(client.ready, "the service to be ready", 60.0)
         return client
 
