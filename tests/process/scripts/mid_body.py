@@ -1,6 +1,6 @@
 """Two ranks and a transfer in which the sender dies in the middle of its bytes: gloo leaves the receiver waiting.
 
-`python mid_body.py RANK STORE HOW`: rank 1 kills itself; rank 0 says how its wait ended.
+`python mid_body.py RANK STORE HOW`: rank 0 kills rank 1 once its first bytes have come, and says how its wait ended.
 """
 
 from __future__ import annotations
@@ -22,6 +22,14 @@ from phoenix_core.hooks import insist
 NUMBERS = 100_000_000
 
 
+def kill_in_mid_body(pid: int, numbers: torch.Tensor) -> None:
+    """End the sender when the first of these numbers, and not the last, has come."""
+    while not numbers[0]:
+        time.sleep(0.0005)
+    os.kill(pid, signal.SIGKILL)
+    assert not numbers[-1], "all of it had come already"
+
+
 def main() -> None:
     rank, path, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     store = FileStore(path, 2)
@@ -29,11 +37,12 @@ def main() -> None:
     hub.generation = hub.announced = 1
     communicator.install(hub)
     dist.init_process_group("phoenix", store=PrefixStore("init", store), rank=rank, world_size=2)
-    numbers = torch.zeros(NUMBERS)
-    dist.barrier()
+    numbers = torch.full((NUMBERS,), float(rank))
     if rank == 1:
-        threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-    else:
+        store.set("pid", str(os.getpid()))
+    dist.barrier()
+    if rank == 0:
+        threading.Thread(target=kill_in_mid_body, args=(int(store.get("pid")), numbers), daemon=True).start()
         threading.Timer(1.0, lambda: insist(lambda: hub.generation > 1, lambda: hub.announce(2))).start()
     started = time.monotonic()
     if how == "message":
