@@ -107,7 +107,8 @@ class Succession(Membership):
             self._sit_down(told, accounts, now)
             decisions = self._go_on(accounts)
         else:
-            decisions = [spawn for spawn in self.start() if isinstance(spawn, Spawn) and spawn.worker not in accounts]
+            spawned = [spawn for spawn in self.start() if isinstance(spawn, Spawn)]
+            decisions = [spawn for spawn in spawned if spawn.worker not in accounts and spawn.node in told]
         decisions.insert(0, self._record(accounts))
         self._taking_over = True
         decisions += self._catch_up(told, accounts, now)

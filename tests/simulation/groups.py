@@ -88,6 +88,11 @@ class Group:
             return
         self._cluster.once_reached(self._nodes, member.collective_ended, self, index)
 
+    def reset(self) -> None:
+        self.cut = True
+        for member in self.members.values():
+            self._cluster.clock.after(self._cluster.rng.random() * 0.01, member.connection_broke, self)
+
     def break_off(self, by: Worker) -> None:
         """A member's sockets are shut down, or it died: its neighbours may see that, the others wait on."""
         self.cut = True

@@ -269,10 +269,9 @@ class Worker(Process):
             self.poke()
 
     def connections_reset(self) -> None:
-        """The network breaks this rank's connections: it notices, and some or all of the others do."""
+        """The network breaks this rank's connections: all ranks have one of them, and all notice."""
         if self._group is not None:
-            self._group.break_off(self)
-            self._connection_broke(self._group)
+            self._group.reset()
 
     def _break_group(self) -> None:
         if self._group is not None and not self._broken:
