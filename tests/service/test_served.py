@@ -49,8 +49,8 @@ class Served:
         command = [sys.executable, "-m", "service.cli", "serve", "--port", "0", "--dir", str(self.directory)]
         command += self.database
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        client = Client(wait_until(lambda: address_in(self.directory) or "", "the service's address"))
-        wait_until(client.ready, "the service to be ready")
+        client = Client(wait_until(lambda: address_in(self.directory) or "", "the service's address", 60.0))
+        wait_until(client.ready, "the service to be ready", 60.0)
         return client
 
     def end(self, number: signal.Signals) -> int:
@@ -198,7 +198,7 @@ def test_an_attached_service_cancels_and_ends_with_its_parent(run_dir: Path) -> 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         url = wait_until(lambda: address_in(run_dir) or "", "the service's address")
         with Client(url) as client:
-            wait_until(client.ready, "the service to be ready")
+            wait_until(client.ready, "the service to be ready", 60.0)
             run = client.post("/runs", {"scenario": {**SCENARIO, "steps": 5000}})["id"]
             at_step(client, run, 3)
         assert process.stdin is not None
