@@ -37,6 +37,10 @@ WRONG_TWIN: Final = (14, "kill-in-backward", 3)
 TOO_LATE: Final = (17, "kill-in-backward", 1)
 OTHER_MACHINE_FROM: Final = 20
 SLOW_DETECTION_FROM: Final = 25
+# In the morning after that night both codes are measured again in turns, as `phoenix compare --ab` does.
+AGAIN: Final = ("kill-one", "stop-one")
+AGAIN_TRIALS: Final = 14
+AGAIN_AFTER: Final = timedelta(hours=7)
 NOT_RECOVERED: Final = (29, "kill-in-optimizer", 2)
 
 MACHINES: Final[Sequence[Mapping[str, object]]] = (
@@ -73,6 +77,7 @@ class Night:
     """The trials of one night: one code, one boot of one machine."""
 
     index: int
+    suite: str
     started: datetime
     commit: str
     machine: Mapping[str, object]
@@ -87,7 +92,10 @@ def nights(scenarios: Mapping[str, Scenario], *, seed: int, last: datetime, coun
         started = last - timedelta(days=NIGHTS - 1 - index)
         drawn = random.Random(f"{seed} night {index}")
         if index >= NIGHTS - count and index != MISSING_NIGHT:
-            yield _night(index, started, scenarios, drawn, seed)
+            night = _night(index, started, scenarios, drawn, seed)
+            yield night
+            if index == SLOW_DETECTION_FROM:
+                yield from _again(night, scenarios, seed)
 
 
 def _night(index: int, started: datetime, scenarios: Mapping[str, Scenario], drawn: random.Random, seed: int) -> Night:
@@ -103,13 +111,34 @@ def _night(index: int, started: datetime, scenarios: Mapping[str, Scenario], dra
             at += timedelta(seconds=20 + 2.2 * scenario.steps * trial.step_s)
     return Night(
         index=index,
+        suite="nightly",
         started=started,
-        commit=_hex(drawn, 40),
+        commit=_commit(index, seed),
         machine=MACHINES[which],
         host=f"example-{which + 1}",
         boot=_boot(random.Random(f"{seed} boot {which} {index // 9}")),
         trials=trials,
     )
+
+
+def _again(night: Night, scenarios: Mapping[str, Scenario], seed: int) -> Iterator[Night]:
+    """This night's code and the one before, in the same session: what was slow can be told from a slow day."""
+    level = MACHINE_SPEED[MACHINES.index(night.machine)]
+    begun = night.started + AGAIN_AFTER
+    for arm, index in enumerate((night.index - 1, night.index)):
+        trials = [
+            _trial(
+                index,
+                scenarios[name],
+                100 + number,
+                begun + timedelta(minutes=2 * number + arm),
+                level,
+                random.Random(f"{seed} again {index} {name} {number}"),
+            )
+            for number in range(AGAIN_TRIALS)
+            for name in AGAIN
+        ]
+        yield replace(night, suite="compare", commit=_commit(index, seed), trials=trials)
 
 
 def _trial(
@@ -147,6 +176,10 @@ def _slower(night: int, scenario: str, phase: Phase) -> float:
 
 def _around(drawn: random.Random, spread: float) -> float:
     return drawn.lognormvariate(0.0, spread)
+
+
+def _commit(night: int, seed: int) -> str:
+    return _hex(random.Random(f"{seed} commit {night}"), 40)
 
 
 def _hex(drawn: random.Random, digits: int) -> str:

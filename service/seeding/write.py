@@ -29,7 +29,6 @@ from service.seeding.story import NIGHTS, SCENARIOS, Night, SeededTrial, nights
 from service.states import FaultState, RunState
 from service.tables import FaultRow, Run, Trial
 
-SUITE: Final = "nightly"
 KEPT_NIGHTS: Final = 3
 SEED: Final = 20261130
 
@@ -74,12 +73,12 @@ def seed(
     for night in told_nights:
         kept = night.started > last - timedelta(days=KEPT_NIGHTS)
         written += _write_night(directory, database, night, kept=kept)
-        told(f"{night.started:%Y-%m-%d}  commit {night.commit[:9]}  {len(night.trials)} trials")
-    return Seeded(nights=len(told_nights), trials=written)
+        told(f"{night.started:%Y-%m-%d}  {night.suite}  commit {night.commit[:9]}  {len(night.trials)} trials")
+    return Seeded(nights=len({night.started for night in told_nights}), trials=written)
 
 
 def _write_night(directory: Path, database: Database, night: Night, *, kept: bool) -> int:
-    run = f"seed-{night.started:%m%d}-{night.commit[:6]}"
+    run = f"seed-{night.started:%m%d}-{night.suite}-{night.commit[:6]}"
     plays = [(trial, play(night, trial)) for trial in night.trials]
     places = [directory / "trials" / f"{run}-{number}" for number in range(1, len(plays) + 1)]
     for place, (trial, played) in zip(places, plays, strict=True):
@@ -136,7 +135,7 @@ def _add_rows(
     last_trial, last = plays[-1]
     run = Run(
         id=name,
-        suite=SUITE,
+        suite=night.suite,
         seeded=True,
         archived_at=None if kept else max(ends),
         reason="made up by phoenix demo --seed-data",
@@ -146,8 +145,8 @@ def _add_rows(
         step=last.result.steps_committed - 1,
         commit=night.commit,
         dirty=False,
-        created_at=night.started,
-        started_at=night.started,
+        created_at=plays[0][0].started,
+        started_at=plays[0][0].started,
         finished_at=max(ends),
         workload=last_trial.scenario.workload,
         nodes=last_trial.scenario.cluster.nodes,
