@@ -48,6 +48,10 @@ class Pace:
         """
         self._last, self._resumed_at, self._joined = None, boundary, frozenset(joined)
 
+    def pause(self) -> None:
+        """All wait for the network: what has passed since the last boundary is not a step's time."""
+        self._last = None
+
     def reached(self, boundary: int, now: float) -> None:
         """Every rank has come to `boundary`."""
         if self._last is not None and boundary <= self._last[0]:

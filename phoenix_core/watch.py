@@ -86,6 +86,8 @@ class Watch:
             return Seen()
         listening = {m.node: m.address for m in members.values() if m.alive and m.address is not None}
         probe = self._reach.look(listening, now, limit_s)
+        if self.parted:
+            self.pace.pause()
         cut = self._reach.cut_off([members[worker].node for worker in ranks])
         return Seen(told=() if probe is None else (probe,), cut=tuple(cut))
 
