@@ -7,9 +7,11 @@ earliest phase that was still open, so the phases always add up to the recovery 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
+from typing import Final
 
 from phoenix_core.events import Event
 
@@ -82,22 +84,42 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
     unless it led one: that is superseded, and another one begins with the coordinator that takes over. So is a recovery
     whose plan could not be kept, since what it promised was damaged: the next generation finishes its work.
     """
-    ordered = sorted(events, key=lambda event: event.at)
-    failures = [_of_the_next(event) for event in ordered if _begins_a_recovery(event)]
-    faults = _faults_of(ordered, failures)
+    told = _Told(events)
+    failures = sorted((_of_the_next(event) for event in told.of(*_BEGIN) if _begins_a_recovery(event)), key=_at)
+    faults = _faults_of(told, failures)
     generations = sorted({event.generation for event in failures if event.generation is not None})
     recovered = []
     for generation, following in zip(generations, [*generations[1:], None], strict=False):
         own = [index for index, event in enumerate(failures) if event.generation == generation]
         fault = next((faults[index] for index in own if index in faults), None)
-        recovered.append(_recovery(ordered, generation, [failures[index] for index in own], fault, following))
+        recovered.append(_recovery(told, generation, [failures[index] for index in own], fault, following))
     return recovered
+
+
+class _Told:
+    """Events by kind, each kind ordered in time: a long job has many of one kind and many recoveries."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._by_kind: dict[str, list[Event]] = {}
+        for event in sorted(events, key=_at):
+            self._by_kind.setdefault(event.kind, []).append(event)
+
+    def of(self, *kinds: str) -> Iterator[Event]:
+        """One kind after the other; of all kinds where none is named."""
+        return chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds or tuple(self._by_kind))
+
+
+def _at(event: Event) -> int:
+    return event.at
+
+
+_BEGIN: Final = ("coordinator_restarted", "failure_detected", "restore_failed")
 
 
 def _begins_a_recovery(event: Event) -> bool:
     if event.kind == "coordinator_restarted":
         return bool(event.data.get("recovering"))
-    return event.kind in ("failure_detected", "restore_failed") and event.rank is not None
+    return event.rank is not None
 
 
 def _of_the_next(event: Event) -> Event:
@@ -107,11 +129,11 @@ def _of_the_next(event: Event) -> Event:
     return replace(event, generation=event.generation + 1)
 
 
-def _faults_of(events: Sequence[Event], failures: Sequence[Event]) -> dict[int, Event]:
+def _faults_of(told: _Told, failures: Sequence[Event]) -> dict[int, Event]:
     """Fault per index of `failures`: the latest that hit the same worker, else the first that explains nothing yet and
     had not been taken back by then."""
-    faults = [event for event in events if event.kind == "fault_injected"]
-    back = [event for event in events if event.kind == "fault_reverted" and event.data.get("alive") is True]
+    faults = list(told.of("fault_injected"))
+    back = [event for event in told.of("fault_reverted") if event.data.get("alive") is True]
     over = {event.data.get("fault"): event.at for event in back}
     matched: dict[int, Event] = {}
     for same_worker in (True, False):
@@ -126,18 +148,18 @@ def _faults_of(events: Sequence[Event], failures: Sequence[Event]) -> dict[int, 
 
 
 def _recovery(
-    events: Sequence[Event], generation: int, detected: Sequence[Event], fault: Event | None, following: int | None
+    told: _Told, generation: int, detected: Sequence[Event], fault: Event | None, following: int | None
 ) -> Recovery:
-    resumed = _first(events, "generation_resumed", generation)
+    resumed = _first(told, "generation_resumed", generation)
     instants: dict[Phase, int | None] = {
         Phase.DETECT: detected[0].at,
-        Phase.QUIESCE: _last(events, "worker_quiesced", generation),
-        Phase.REPLACE: _last(events, "model_built", generation),
-        Phase.RECONSTRUCT: _last(events, "communicator_ready", generation),
-        Phase.RESTORE: _last(events, "state_restored", generation),
+        Phase.QUIESCE: _last(told, "worker_quiesced", generation),
+        Phase.REPLACE: _last(told, "model_built", generation),
+        Phase.RECONSTRUCT: _last(told, "communicator_ready", generation),
+        Phase.RESTORE: _last(told, "state_restored", generation),
     }
-    started = fault.at if fault else _sign_of_life(events, detected[0])
-    instants[Phase.RECOMPUTE] = _recomputed(events, generation, resumed, started)
+    started = fault.at if fault else _sign_of_life(told, detected[0])
+    instants[Phase.RECOMPUTE] = _recomputed(told, generation, resumed, started)
     return Recovery(
         generation=generation,
         started_ns=started,
@@ -145,7 +167,7 @@ def _recovery(
         failures=tuple(_failure(event) for event in detected if event.kind != "restore_failed"),  # nobody's
         ends=_tile(started, instants, closed=resumed is not None),
         resume_step=resumed.step if resumed else None,
-        lost_steps=_lost_steps(events, generation, detected, resumed),
+        lost_steps=_lost_steps(told, generation, detected, resumed),
         superseded=resumed is None and following is not None,
     )
 
@@ -170,60 +192,55 @@ def _failure(event: Event) -> Failure:
     return Failure(worker=event.worker or "", rank=event.rank, cause=cause, detail=detail)
 
 
-def _sign_of_life(events: Sequence[Event], detected: Event) -> int:
+def _sign_of_life(told: _Told, detected: Event) -> int:
     """In production nobody injects: the clock starts at the last thing the failed worker reported."""
-    own = [event.at for event in events if event.worker == detected.worker and event.at <= detected.at]
+    own = [event.at for event in told.of() if event.worker == detected.worker and event.at <= detected.at]
     reported = [at for at in own if at < detected.at]
     return max(reported, default=detected.at)
 
 
-def _first(events: Iterable[Event], kind: str, generation: int) -> Event | None:
-    return next((event for event in events if event.kind == kind and event.generation == generation), None)
+def _first(told: _Told, kind: str, generation: int) -> Event | None:
+    return next((event for event in told.of(kind) if event.generation == generation), None)
 
 
-def _last(events: Iterable[Event], kind: str, generation: int) -> int | None:
-    return max((event.at for event in events if event.kind == kind and event.generation == generation), default=None)
+def _last(told: _Told, kind: str, generation: int) -> int | None:
+    return max((event.at for event in told.of(kind) if event.generation == generation), default=None)
 
 
-def _recomputed(events: Sequence[Event], generation: int, resumed: Event | None, started: int) -> int | None:
+def _recomputed(told: _Told, generation: int, resumed: Event | None, started: int) -> int | None:
     """When the last rank committed the first step that is new: that not all of them had committed before the fault."""
-    world = _first(events, "world_formed", generation)
+    world = _first(told, "world_formed", generation)
     if resumed is None or resumed.step is None or world is None:
         return None
     ranks = world.data.get("ranks")
     assert isinstance(ranks, list)
-    new = max(resumed.step, _committed_before(events, started, len(ranks)))
-    committed = [
-        event
-        for event in events
-        if event.kind == "step_committed" and event.generation == generation and event.step == new
-    ]
+    new = max(resumed.step, _committed_before(told, started, len(ranks)))
+    committed = [event for event in told.of("step_committed") if event.generation == generation and event.step == new]
     if {event.rank for event in committed} != set(range(len(ranks))):
         # Nothing is left to compute where the step that was restored was the job's last.
-        ended = any(event.kind == "job_finished" and event.data.get("outcome") == "completed" for event in events)
+        ended = any(event.data.get("outcome") == "completed" for event in told.of("job_finished"))
         return resumed.at if ended and not committed else None
     return max(event.at for event in committed)
 
 
-def _committed_before(events: Sequence[Event], instant: int, size: int) -> int:
+def _committed_before(told: _Told, instant: int, size: int) -> int:
     """How many steps every rank had committed by then."""
     highest: dict[int, int] = {}
-    for event in events:
-        if event.kind == "step_committed" and event.at < instant and event.rank is not None and event.step is not None:
+    for event in told.of("step_committed"):
+        if event.at < instant and event.rank is not None and event.step is not None:
             highest[event.rank] = max(event.step + 1, highest.get(event.rank, 0))
     return min(highest.values()) if len(highest) == size else 0
 
 
-def _lost_steps(events: Sequence[Event], generation: int, detected: Sequence[Event], resumed: Event | None) -> int:
+def _lost_steps(told: _Told, generation: int, detected: Sequence[Event], resumed: Event | None) -> int:
     """Steps that a survivor had begun before it quiesced and begins again in the new generation."""
     if resumed is None or resumed.step is None:
         return 0
     failed = {event.worker for event in detected if event.kind != "restore_failed"}
     begun = [
         event.step
-        for event in events
-        if event.kind == "phase_entered"
-        and event.data.get("phase") == "forward"
+        for event in told.of("phase_entered")
+        if event.data.get("phase") == "forward"
         and event.step is not None
         and event.generation is not None
         and event.generation < generation

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from phoenix_core.events import Event, EventTail, EventWriter, read_events
@@ -64,7 +65,7 @@ class Finished:
     stderr: str
     events: list[Event]
 
-    @property
+    @cached_property
     def recoveries(self) -> list[Recovery]:
         return recoveries(self.events)
 
