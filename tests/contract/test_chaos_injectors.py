@@ -211,8 +211,8 @@ def test_a_throttled_process_gets_its_share_of_a_core(monkeypatch: pytest.Monkey
         monkeypatch.setattr(limits, "_grouped_cpu", lambda pid, share: None)
     injector = INJECTORS["cpu_throttle"]
     with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as busy:
-        before, started = seconds_of(busy.pid), time.monotonic()
         active = inject(injector, planned(injector), worker_of(busy))
+        before, started = seconds_of(busy.pid), time.monotonic()
         wait_until(lambda: time.monotonic() > started + 1.0, "a second is over")
         used, passed = seconds_of(busy.pid) - before, time.monotonic() - started
         assert active.revert().alive
