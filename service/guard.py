@@ -47,14 +47,24 @@ async def only_json(request: Request) -> None:
         said = f"not {kind}" if kind else "which is missing"
         hint = "the body must be JSON, and the header Content-Type must say so: application/json"
         raise Problem(415, "not-json", f"{hint}, {said} (curl: -H 'Content-Type: application/json')")
-    if has_body and b"\\u" in (body := await request.body()):
-        _refuse_unstorable(body)
+    if has_body:
+        _refuse_unstorable(await request.body())
 
 
 def _refuse_unstorable(body: bytes) -> None:
-    """JSON can carry NUL characters and halves of surrogate pairs, which are no text that can be kept."""
+    """JSON can carry NUL characters and halves of surrogate pairs, which are no text that can be kept.
+
+    Python's reader also takes them as they are, which no UTF-8 holds, and other encodings than UTF-8, which is the only
+    one that JSON has between machines.
+    """
     try:
-        text = json.dumps(json.loads(body), ensure_ascii=False)
+        told = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Problem(422, "invalid-request", f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    if "\\u" not in told:
+        return
+    try:
+        text = json.dumps(json.loads(told), ensure_ascii=False)
         text.encode()
     except UnicodeEncodeError:
         raise Problem(422, "invalid-request", "the body holds half of a surrogate pair, which is no text") from None

@@ -88,3 +88,25 @@ async def test_a_body_that_is_nested_deeply_is_an_error_of_the_caller(api: Harne
 async def test_a_body_that_is_no_utf_8_is_an_error_of_the_caller(api: Harness) -> None:
     answer = await api.client.post("/api/v1/runs", content=b'{"scenario_name": "\xff"}', headers=JSON)
     assert "not UTF-8" in problem(answer, 422)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"text": "\xed\xa0\x80"}', "not UTF-8"),  # half of a surrogate pair as it is
+        ('{"text": "plain"}'.encode("utf-16"), "not UTF-8"),
+        (b'\xef\xbb\xbf{"text": "\\u0000"}', "NUL character"),
+        (b'{"text": "\\ud800"}', "half of a surrogate pair"),
+    ],
+)
+async def test_what_is_no_text_that_can_be_kept_is_refused_in_any_spelling(
+    api: Harness, body: bytes, says: str
+) -> None:
+    answer = await api.client.post("/api/v1/annotations", content=body, headers=JSON)
+    assert says in problem(answer, 422)["detail"]
+    assert (await api.client.get("/api/v1/annotations")).json()["items"] == []
+
+
+async def test_options_of_a_scenario_with_half_a_surrogate_pair_are_an_error_of_the_caller(api: Harness) -> None:
+    body = json.dumps({"scenario": {**TINY, "options": {"XX": 1}}}).encode().replace(b"XX", b"\xed\xa0\x80")
+    assert "not UTF-8" in problem(await api.client.post("/api/v1/runs", content=body, headers=JSON), 422)["detail"]
