@@ -352,3 +352,17 @@ def test_a_printed_page_is_light_and_has_no_forms(watched: Watched) -> None:
     expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
     expect(page.locator("#fault-form")).to_be_hidden()
     expect(page.locator("#halt-menu")).to_be_hidden()
+
+
+@once
+def test_one_long_word_makes_no_page_wider(watched: Watched, site: Site) -> None:
+    """Nobody's reasons, names and addresses have to hold a blank."""
+    word = "W" * 900
+    site.api.lists["halts"] = [fake_service.halt(reason=word)]
+    site.api.lists["webhooks"][0] = {**site.api.lists["webhooks"][0], "url": f"https://{word}.example"}
+    site.api.lists["schedules"][0] = {**site.api.lists["schedules"][0], "name": word[:100]}
+    for path in ("/faults", "/schedules", "/settings"):
+        page = watched.open(path)
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            watched.until(lambda: watched.overflow() == 0, f"{path} fits {width} px")
