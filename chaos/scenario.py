@@ -21,7 +21,7 @@ from chaos.nvml.xid_lines import DRIVERS
 from chaos.schema import violations
 from chaos.targets import target_schemas
 from chaos.traces import read_traces
-from chaos.triggers import MOST_SECONDS, trigger_forms
+from chaos.triggers import MOST_FAULTS, MOST_SECONDS, trigger_forms
 from chaos.workloads import WORKLOADS, Workload, workload
 
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
@@ -101,6 +101,8 @@ class Scenario:
             if both := sorted(taken & ids):
                 raise InvalidScenario(f"the id {both[0]!r} is taken by an earlier fault", field=f"{where}.id")
             taken |= ids
+            if len(taken) > MOST_FAULTS:
+                raise InvalidScenario(f"stand for more than {MOST_FAULTS} faults, which are the most", field="faults")
             self._check_fault(fault, where)
         if both := sorted(taken & {fault.id for fault in self.drawn}):
             raise InvalidScenario(f"a fault has the id {both[0]!r}, which the campaign gives", field="campaign")
@@ -155,6 +157,8 @@ class Scenario:
         """Raises InvalidScenario, whose `field` names the first value that is wrong."""
         if isinstance(data, dict) and "scenarios" in data:
             raise InvalidScenario("this is a suite and no scenario: run it with `phoenix nightly`")
+        if isinstance(data, dict) and isinstance(faults := data.get("faults"), list) and len(faults) > MOST_FAULTS:
+            raise InvalidScenario(f"are {len(faults)}; at most {MOST_FAULTS} are planned at once", field="faults")
         for violation in violations(data, scenario_schema()):
             raise InvalidScenario(violation.message, field=violation.field)
         assert isinstance(data, dict)
@@ -228,7 +232,7 @@ def scenario_schema() -> dict[str, object]:
                 },
             },
             "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0},
-            "faults": {"type": "array", "items": fault_schema()},
+            "faults": {"type": "array", "items": fault_schema(), "maxItems": MOST_FAULTS},
             "campaign": campaign_schema(),
             "checks": {"type": "array", "uniqueItems": True, "items": {"enum": list(CHECKS)}},
             "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_SECONDS, "default": 300.0},

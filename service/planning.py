@@ -15,6 +15,8 @@ from service.shapes import NewRun
 from service.store import MOST_TRIALS
 
 MOST_SEED = 2**63 - 1
+# Each is a row, and all are written in one transaction, for which everybody else waits.
+MOST_PLANNED = 10_000
 
 
 def plan(settings: Settings, body: NewRun) -> Sequence[Scenario]:
@@ -36,6 +38,9 @@ def plan(settings: Settings, body: NewRun) -> Sequence[Scenario]:
         scenario = replace(scenario, seed=body.seed)
     if scenario.seed + body.trials - 1 > MOST_SEED:
         raise Problem(422, "invalid-request", f"seed: {scenario.seed} leaves no seeds for {body.trials} trials")
+    if len(scenario.planned) * body.trials > MOST_PLANNED:
+        detail = f"{body.trials} trials of {len(scenario.planned)} faults each; a run plans at most {MOST_PLANNED}"
+        raise Problem(422, "refused", f"trials: {detail}")
     return [replace(scenario, seed=scenario.seed + number) for number in range(body.trials)]
 
 

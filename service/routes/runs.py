@@ -28,10 +28,10 @@ Name = Annotated[str | None, Query(max_length=200)]
 @router.post("/runs", status_code=202, response_model=RunShape, openapi_extra=IDEMPOTENT)
 def submit_run(service: ServiceOf, caller: CallerOf, request: Request, body: NewRun) -> Response:
     """Queue a run of a named scenario, or of one given in full; it starts when its turn comes."""
+    plan = planning.plan(service.settings, body)  # may take seconds, for which nobody shall wait who writes
     with service.database.write() as session:
 
         def effect() -> Answer:
-            plan = planning.plan(service.settings, body)
             run = store.add_run(
                 session, plan, suite=body.suite, revision=body.revision, by=caller.name, reason=body.reason
             )

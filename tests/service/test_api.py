@@ -229,6 +229,12 @@ async def test_faults_that_cannot_be_are_refused(api: Harness, change: Json, sta
     assert not (script.directory / "requests.jsonl").exists()
 
 
+async def test_a_run_plans_no_more_faults_than_can_be_written_at_once(api: Harness) -> None:
+    often = {**KILL, "trigger": {"poisson": {"mtbf_s": 1, "count": 1000}}}
+    answer = await api.post("/runs", {"scenario": {**TINY, "faults": [often]}, "trials": 11})
+    assert "11 trials of 1000 faults each" in problem(answer, 422)["detail"]
+
+
 async def test_a_fault_needs_a_running_run(api: Harness) -> None:
     run = await api.submit()
     document = problem(await api.post(f"/runs/{run['id']}/faults", KILL), 409)

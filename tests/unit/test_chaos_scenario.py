@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from chaos.errors import InvalidScenario
 from chaos.scenario import CHECKS, Cluster, Scenario, load_scenario, parse_scenario, scenario_schema, schema_text
 from chaos.suite import load_suite, suite_schema
+from chaos.triggers import MOST_FAULTS
 from chaos.workloads import GPT, WORKLOADS
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
@@ -129,6 +130,15 @@ def test_two_faults_of_one_id_are_refused() -> None:
     text = TEXT.replace("  - kind", "  - id: same\n    kind")
     with pytest.raises(InvalidScenario, match=r"faults\[1\].id: the id 'same' is taken"):
         parse_scenario(text)
+
+
+def test_more_faults_than_can_be_planned_are_refused_at_once() -> None:
+    document: dict[str, object] = {"name": "many", "workload": "gpt-tiny", "steps": 3}
+    one = {"kind": "process_kill", "target": {"rank": 0}, "trigger": {"poisson": {"mtbf_s": 1, "count": MOST_FAULTS}}}
+    with pytest.raises(InvalidScenario, match=r"faults: are 1001; at most 1000"):
+        Scenario.from_json({**document, "faults": [one] * (MOST_FAULTS + 1)})
+    with pytest.raises(InvalidScenario, match=r"faults: stand for more than 1000 faults"):
+        Scenario.from_json({**document, "faults": [{**one, "id": "a"}, {**one, "id": "b"}]})
 
 
 def test_a_spare_must_exist_to_be_hit() -> None:
