@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 from chaos.git import REVISION
 from chaos.verdict import Verdict
@@ -15,8 +15,11 @@ Json = dict[str, Any]
 
 
 def _to_utc(value: datetime) -> datetime:
+    """Days at either end of the calendar are kept free: on some clock they are in a year that there is not."""
     try:
-        return value.astimezone(UTC)
+        moment = value.astimezone(UTC)
+        _ = moment - timedelta(days=2), moment + timedelta(days=2)
+        return moment
     except OverflowError:
         raise ValueError("lies before the first or after the last year that there is") from None
 
@@ -25,6 +28,11 @@ def _to_utc(value: datetime) -> datetime:
 Moment = Annotated[AwareDatetime, AfterValidator(_to_utc)]
 # Why somebody does something; kept with it and in the audit log.
 Reason = Annotated[str, Field(max_length=2000)]
+
+
+def text_of(most: int) -> StringConstraints:
+    """Of a name or reason that people read: blanks around it do not count, and there is something else."""
+    return StringConstraints(strip_whitespace=True, min_length=1, max_length=most)
 
 
 class Shape(BaseModel):

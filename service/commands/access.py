@@ -54,9 +54,11 @@ def create(
             answer = client.post("/tokens", {"name": name, "role": role.value, "expires_at": until})
     else:
         with opened(directory, database) as (found, _), found.write() as session:
+            if not name.strip():
+                fail("the name of a token is empty: say who uses it")
             if tokens.count_valid(session, Role.ADMIN) == 0 and role is not Role.ADMIN:
                 fail("the first token must be an admin's: --role admin")
-            token, text = tokens.create(session, LOCAL, name, role, expires_at)
+            token, text = tokens.create(session, LOCAL, name.strip(), role, expires_at)
             answer = {**token_shape(token).model_dump(mode="json"), "token": text}
     show(answer, as_json, lambda: str(answer["token"]))
 

@@ -18,14 +18,14 @@ from service.control_tables import Halt
 from service.idempotency import Answer, once
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
-from service.shapes import Shape
+from service.shapes import Shape, text_of
 from service.tables import FaultRow
 
 router = APIRouter(tags=["safety"], responses=PROBLEMS)
 
 log = logging.getLogger("phoenix.service")
 
-NeededReason = Annotated[str, Field(min_length=1, max_length=2000, description="Why; kept in the audit log.")]
+NeededReason = Annotated[str, text_of(2000), Field(description="Why; kept in the audit log.")]
 
 
 class NewHalt(Shape):

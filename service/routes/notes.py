@@ -16,7 +16,7 @@ from service.control_tables import Annotation
 from service.idempotency import Answer, once
 from service.problems import not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
-from service.shapes import Moment, Shape
+from service.shapes import Moment, Shape, text_of
 
 router = APIRouter(tags=["annotations"], responses=PROBLEMS)
 
@@ -24,7 +24,7 @@ router = APIRouter(tags=["annotations"], responses=PROBLEMS)
 class NewAnnotation(Shape):
     """`at`: the moment that it is about (now, if left out)."""
 
-    text: Annotated[str, Field(min_length=1, max_length=2000)]
+    text: Annotated[str, text_of(2000)]
     at: Moment | None = None
     commit: Annotated[str | None, Field(min_length=4, max_length=100)] = None
     scenario: Annotated[str | None, Field(max_length=200)] = None

@@ -10,6 +10,7 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from chaos.git import REVISION
 from chaos.verdict import Verdict
 from service import audit, planning, schedules, store, views
 from service.access import CallerOf
@@ -20,7 +21,7 @@ from service.idempotency import Answer, once
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
 from service.schedules import Outcome, Overlap
-from service.shapes import Moment, NewRun, RunShape, Shape, Why
+from service.shapes import Moment, NewRun, RunShape, Shape, Why, text_of
 from service.tables import Run
 from service.timing import SHORTEST_S, InvalidTiming, Kind, Timing, zone
 
@@ -55,12 +56,12 @@ class NewSchedule(When):
     `stale_after_s`: an alert when no run has ended in order for so long.
     """
 
-    name: Annotated[str, Field(min_length=1, max_length=100)]
+    name: Annotated[str, text_of(100)]
     run: NewRun
     overlap: Overlap = Overlap.SKIP
     misfire_grace_s: Annotated[float, Field(ge=0, le=MOST_S)] = 3600.0
     stale_after_s: Annotated[float | None, Field(gt=0, le=MOST_S)] = None
-    base: Annotated[str | None, Field(min_length=1, max_length=100)] = None
+    base: Annotated[str | None, Field(pattern=f"^{REVISION.pattern}$", max_length=100)] = None
     webhook: Annotated[str | None, Field(max_length=32)] = None
     reason: Annotated[str, Field(max_length=2000)] = ""
 

@@ -15,7 +15,7 @@ from service.control_tables import Token
 from service.idempotency import Answer, once
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
-from service.shapes import Moment, Shape, Why
+from service.shapes import Moment, Shape, Why, text_of
 from service.store import now
 
 router = APIRouter(tags=["tokens"], responses=PROBLEMS)
@@ -24,7 +24,7 @@ NO_REASON = Why()
 
 
 class NewToken(Shape):
-    name: Annotated[str, Field(min_length=1, max_length=100, description="Who uses it; the audit log says this name.")]
+    name: Annotated[str, text_of(100), Field(description="Who uses it; the audit log says this name.")]
     role: Role = Role.OPERATOR
     expires_at: Moment | None = None
 

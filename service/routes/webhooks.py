@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field
+from pydantic import AfterValidator, Field, HttpUrl, TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -24,10 +24,19 @@ NO_REASON = Why()
 EventName = Literal["run.started", "run.ended", "run.failed", "schedule.failed", "schedule.stale", "halt"]
 
 
+_ADDRESS = TypeAdapter(HttpUrl)
+
+
+def _reachable(url: str) -> str:
+    """As it was written, if it names a host and a port that there can be. Raises ValueError."""
+    _ADDRESS.validate_python(url)
+    return url
+
+
 class NewWebhook(Shape):
     """`events`: what to tell; what a schedule names it for is told in any case."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=2000)]
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=2000), AfterValidator(_reachable)]
     events: Annotated[tuple[EventName, ...], Field(max_length=20)] = ()
     description: Annotated[str, Field(max_length=500)] = ""
 

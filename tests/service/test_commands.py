@@ -104,6 +104,7 @@ def test_tokens_close_the_service_and_the_data_directory_opens_it(
         assert client.get("/runs")["items"]
         assert "there is no token" in phoenix(service, "tokens", "list")
         assert "--role admin" in phoenix(service, "tokens", "create", "eve", "--role", "viewer", code=2)
+        assert "say who uses it" in phoenix(service, "tokens", "create", " ", code=2)
         token = phoenix(service, "tokens", "create", "ada").strip()
         with pytest.raises(ClientError, match="PHOENIX_TOKEN"):
             client.get("/runs")

@@ -147,6 +147,7 @@ async def test_a_halt_with_a_time_to_live_ends_by_itself(api: Harness) -> None:
 async def test_a_halt_needs_a_reason(api: Harness) -> None:
     problem(await api.post("/halts", {}), 422)
     problem(await api.post("/halts", {"reason": "x", "ttl_s": 0}), 422)
+    problem(await api.post("/halts", {"reason": " \n"}), 422)
     problem(await api.client.get("/api/v1/halts/nix"), 404)
 
 

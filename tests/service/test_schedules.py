@@ -126,6 +126,10 @@ async def test_a_schedule_says_when_it_is_due_on_both_clocks(api: Harness) -> No
         ({"run": {"scenario": {**TINY, "options": {"data": "/etc/passwd"}}}}, 422),
         ({"webhook": "nix"}, 422),
         ({"overlap": "sometimes"}, 422),
+        ({"name": "  "}, 422),
+        ({"base": "--output=x"}, 422),
+        # On a clock east of Greenwich this is in the year 10000.
+        ({"kind": "once", "cron": None, "at": "9999-12-31T23:00:00Z", "timezone": "Asia/Tokyo"}, 422),
     ],
 )
 async def test_schedules_that_cannot_be_are_refused(api: Harness, change: Json, status: int) -> None:
