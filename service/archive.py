@@ -141,7 +141,7 @@ def _add_run(session: Session, told: RunFile, spec: Spec) -> Run:
         id=fit_text(told.run, 32),
         suite=told.suite,
         schedule_id=told.schedule,
-        seeded=False,
+        seeded=spec.seeded,
         state=RunState.RUNNING,
         reason=told.reason,
         requested_by=told.requested_by,
@@ -214,6 +214,8 @@ def _unpack(file: Path, trials: Path) -> list[Path]:
     try:
         with tarfile.open(file) as archive:
             names = sorted({Path(name).parts[0] for name in archive.getnames() if Path(name).parts})
+            if foreign := sorted({"/", ".."} & set(names)):
+                raise ArchiveError(f"{file} is no export of trials: it holds names that begin with {foreign[0]}")
             wanted = [name for name in names if not (trials / name).exists()]
             trials.mkdir(parents=True, exist_ok=True)
             members = [entry for entry in archive if Path(entry.name).parts[:1] and Path(entry.name).parts[0] in wanted]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -107,6 +108,10 @@ async def test_what_is_no_trial_says_so(api: Harness, tmp_path: Path) -> None:
     for path in (tmp_path / "empty", tmp_path / "file"):
         with pytest.raises(ArchiveError, match=path.name):
             list(archive.import_all(api.service.database, [path], tmp_path))
+    with tarfile.open(tmp_path / "outside.tar", "w") as archived:
+        archived.addfile(tarfile.TarInfo("/etc/spec.json"))
+    with pytest.raises(ArchiveError, match="begin with /"):
+        list(archive.import_all(api.service.database, [tmp_path / "outside.tar"], tmp_path))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "spec.json").write_text("{}")
     (done,) = archive.import_all(api.service.database, [tmp_path / "broken"], tmp_path)

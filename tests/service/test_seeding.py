@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from chaos.reading import Phase
 from chaos.record import TrialDirectory
 from chaos.verdict import Verdict
-from service import catalog
+from service import archive, catalog
 from service.database import Database
 from service.seeding import story
 from service.seeding.command import seed_directory
@@ -20,6 +21,7 @@ from service.seeding.script import play
 from service.seeding.story import SCENARIOS, Night, Outcome
 from service.seeding.write import last_night, seed
 from service.settings import Settings
+from service.tables import Run
 from tests.service.helpers import harness
 
 LAST = datetime(2026, 11, 29, 2, tzinfo=UTC)
@@ -90,6 +92,12 @@ async def test_it_reads_like_real_trials_and_says_that_it_is_none(tmp_path: Path
     spec = json.loads(TrialDirectory(Path(trial["directory"])).spec_file.read_text())
     assert spec["seeded"] is True
     assert TrialDirectory(Path(trial["directory"])).read_result() is not None
+    other = Database(f"sqlite:///{tmp_path / 'other.db'}")
+    other.migrate()
+    assert archive.import_one(other, Path(trial["directory"])).trial is not None
+    with other.read() as session:
+        assert session.scalars(select(Run)).one().seeded, "made up is made up in another database too"
+    other.close()
 
 
 def test_made_up_data_never_go_beside_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
