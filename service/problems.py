@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -115,6 +116,12 @@ def install(app: FastAPI) -> None:
         detail = "the body is nested too deeply to be read"
         return problem_response(422, detail, code="invalid-request", instance=request.url.path)
 
+    async def no_database(request: Request, error: Exception) -> Response:
+        assert isinstance(error, OperationalError)
+        log.exception("the database failed on %s", request.url.path, exc_info=error)
+        detail = f"the database does not do this now: {error.orig}; try again when it can"
+        return problem_response(503, detail, code="database-down", instance=request.url.path)
+
     async def unexpected(request: Request, error: Exception) -> Response:
         # The server middleware re-raises after this answer, so the log has the traceback; the caller never sees it.
         detail = f"the service failed on this request ({type(error).__name__}); its log has the reason"
@@ -125,6 +132,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(RecursionError, too_deep)
+    app.add_exception_handler(OperationalError, no_database)
     app.add_exception_handler(Exception, unexpected)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from chaos.cluster.abilities import Abilities
 from service.settings import Settings
@@ -311,6 +313,14 @@ async def test_catalog(api: Harness) -> None:
 async def test_health(api: Harness) -> None:
     assert (await api.client.get("/healthz")).json() == {"status": "ok"}
     problem(await api.client.get("/readyz"), 503)  # in these tests nobody follows the trials
+
+
+async def test_a_full_disk_is_told_in_words(api: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> NoReturn:
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr(api.service.database, "write", full)
+    assert "disk is full" in problem(await api.post("/runs", {"scenario": TINY}), 503)["detail"]
 
 
 async def test_foreign_pages_are_kept_out(api: Harness) -> None:
