@@ -20,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chaos.files import trouble_with
+from chaos.git import GitError, Repository
 from dashboards.app import create_app as create_pages
 from service import endings, listing, store
 from service.app import create_app
@@ -108,6 +109,11 @@ def serve(settings: Settings, *, attached: bool = False, ready: Callable[[str], 
     for path in sorted(settings.allowed_files):
         if trouble := trouble_with(Path(path)):
             raise SettingsError(f"--allow-file: {trouble}")
+    if settings.repository is not None:
+        try:
+            Repository.around(settings.repository)
+        except GitError:
+            raise SettingsError(f"--repository: {settings.repository} is in no git checkout") from None
     with contextlib.closing(bind(settings)) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
         asyncio.run(_serve(settings, listener, attached=attached, ready=ready))
