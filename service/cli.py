@@ -17,7 +17,7 @@ import typer
 from service import comparing_cli
 from service.commands import access, archive, runs, safety, schedules
 from service.commands.common import INTERRUPTED, AsJson, DatabaseUrl, Directory, database_url, fail
-from service.settings import DEFAULT_PORT, LOOPBACK, Settings, SettingsError, data_directory
+from service.settings import DEFAULT_PORT, LOOPBACK, MOST_DAYS, Settings, SettingsError, data_directory
 
 app = typer.Typer(
     name="phoenix",
@@ -113,7 +113,8 @@ def serve(
     ] = None,
     max_active: Annotated[int, typer.Option(min=1, help="Trials that may run at the same time on this machine.")] = 1,
     keep_days: Annotated[
-        float | None, typer.Option(min=0.0, help="Runs that ended longer ago lose their events (else: never).")
+        float | None,
+        typer.Option(min=0.0, max=MOST_DAYS, help="Runs that ended longer ago lose their events (else: never)."),
     ] = None,
     attached: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:

@@ -10,6 +10,7 @@ with Client("http://127.0.0.1:8642", token=os.environ.get("PHOENIX_TOKEN")) as c
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,10 @@ class ClientError(Exception):
         self.problem = problem or {}
 
 
+class NoAnswer(ClientError):
+    """Nobody listens at the address, or whoever does said nothing in time."""
+
+
 class Client:
     """Calls one service; every method raises ClientError. Proxies of the environment are not used."""
 
@@ -46,6 +51,8 @@ class Client:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ClientError(f"the address of a service is http://HOST:PORT (or https://...), not {url!r}")
+        if token and not (token.isascii() and token.isprintable()):
+            raise ClientError("this token holds what no token does: it is phx_ and letters, as it was printed")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
 
@@ -237,7 +244,12 @@ class Client:
         try:
             answer = self._http.request(method, f"/api/v1{path}", **more)
         except httpx.HTTPError as error:
-            raise ClientError(f"no service answers at {self.url} ({error or type(error).__name__})") from error
+            raise NoAnswer(f"no service answers at {self.url} ({error or type(error).__name__})") from error
+        except httpx.InvalidURL as error:
+            raise ClientError(f"{self.url}{path!r} can be no address ({error})") from error
+        except ValueError as error:  # NaN and infinity, for which JSON has no word
+            named = [name for name, value in _numbers(more.get("json")) if not math.isfinite(value)]
+            raise ClientError(f"{', '.join(named) or path}: must be a finite number ({error})") from error
         if answer.status_code == 204:
             return {}
         if not answer.is_success:
@@ -259,6 +271,18 @@ class Client:
         if not isinstance(document, dict):
             raise ClientError(f"{method} {self.url}{path}: not an answer of a PHOENIX service", answer.status_code)
         return document
+
+
+def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
+    """All in a document that need not be whole, with the name of the field that each stands in."""
+    if isinstance(value, float):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _numbers(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item, name)
 
 
 def _part(name: str) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 LOOPBACK = "127.0.0.1"
 LOOPBACKS = frozenset({"127.0.0.1", "::1"})
 DEFAULT_PORT = 8642
+# A hundred years: what is longer has no date any more.
+MOST_DAYS = 36_500
 
 
 class SettingsError(Exception):

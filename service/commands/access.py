@@ -24,6 +24,7 @@ from service.commands.common import (
     show,
     table,
 )
+from service.settings import MOST_DAYS
 
 app = typer.Typer(no_args_is_help=True, help="Tokens: who may use a service that others can reach.")
 
@@ -35,7 +36,7 @@ def create(
         Role, typer.Option(help="viewer: look. operator: run, break, halt. admin: tokens too.")
     ] = Role.ADMIN,
     days: Annotated[
-        float | None, typer.Option(min=0.001, max=36_500, help="Valid for so many days (else: until revoked).")
+        float | None, typer.Option(min=0.001, max=MOST_DAYS, help="Valid for so many days (else: until revoked).")
     ] = None,
     server: Server = None,
     directory: Directory = None,
@@ -45,8 +46,10 @@ def create(
     """Make a token and print it; it is told this once. From the first one on every request needs one."""
     from service import store, tokens
     from service.callers import LOCAL
-    from service.routes.tokens import token_shape
+    from service.routes.tokens import MOST_NAME, token_shape
 
+    if not 1 <= len(name) <= MOST_NAME:
+        fail(f"the name of a token has 1 to {MOST_NAME} characters, not {len(name)}")
     expires_at = None if days is None else store.now() + timedelta(days=days)
     if server is not None:
         with connected(server, directory) as client:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from service.commands.common import AsJson, DatabaseUrl, Directory, fail, opened, show
+from service.settings import MOST_DAYS
 
 
 def export(
@@ -60,7 +61,9 @@ def import_(
 
 
 def prune(
-    keep_days: Annotated[float, typer.Option(min=0.0, help="Runs that ended longer ago than this lose their events.")],
+    keep_days: Annotated[
+        float, typer.Option(min=0.0, max=MOST_DAYS, help="Runs that ended longer ago than this lose their events.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which runs these would be.")] = False,
     directory: Directory = None,
     database: DatabaseUrl = None,

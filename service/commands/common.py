@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from service.client import Client, ClientError
+from service.client import Client, ClientError, NoAnswer
 from service.settings import DEFAULT_PORT, LOOPBACK, Settings, SettingsError, data_directory
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def connected(server: str | None, directory: Path | None) -> Iterator[Client]:
     try:
         with _client(server or os.environ.get("PHOENIX_SERVER"), directory) as client:
             yield client
+    except NoAnswer as error:
+        fail(f"{error}: start one with `phoenix serve`, or say with --server or PHOENIX_SERVER where it is")
     except (ClientError, ValueError) as error:
         fail(str(error))
 
@@ -84,7 +86,8 @@ def opened(directory: Path | None, database: str | None) -> Iterator[tuple[Datab
     except SettingsError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot use the data directory: {error.strerror or error}; choose one with --dir")
+        found_at = data_directory(directory)
+        fail(f"cannot use the data directory {found_at}: {error.strerror or error}; choose one with --dir")
     try:
         yield found, settings
     finally:

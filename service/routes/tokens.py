@@ -21,10 +21,11 @@ from service.store import now
 router = APIRouter(tags=["tokens"], responses=PROBLEMS)
 
 NO_REASON = Why()
+MOST_NAME = 100
 
 
 class NewToken(Shape):
-    name: Annotated[str, text_of(100), Field(description="Who uses it; the audit log says this name.")]
+    name: Annotated[str, text_of(MOST_NAME), Field(description="Who uses it; the audit log says this name.")]
     role: Role = Role.OPERATOR
     expires_at: Moment | None = None
 

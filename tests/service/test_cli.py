@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from typer.testing import CliRunner
 
 from service import inject
+from service.cli import app
 from service.database import Database
 from service.files import trouble_with
 from service.settings import Settings, SettingsError, data_directory
@@ -129,7 +131,35 @@ def test_a_document_that_is_too_much_is_no_traceback(tmp_path: Path) -> None:
 def test_inject_without_a_service(tmp_path: Path) -> None:
     done = phoenix("inject", "process_kill", "--rank", "0", "--server", "http://127.0.0.1:1", "--dir", str(tmp_path))
     assert done.returncode == 2 and "no service answers" in done.stderr
+    assert "phoenix serve" in done.stderr and "--server" in done.stderr
     assert "choose one target" in phoenix("inject", "process_kill", "--dir", str(tmp_path)).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("halt", "--reason", "x", "--ttl", "nan"), "ttl_s: must be a finite number"),
+        (("inject", "straggle", "--run", "r", "--rank", "0", "--after", "inf"), "trigger.after_s: must be a finite"),
+        (
+            ("inject", "straggle", "--run", "r", "--rank", "0", "--param", "delay_s=NaN"),
+            "params.delay_s: must be a fini",
+        ),
+        (("cancel", "two\nlines"), "can be no address"),
+        (("prune", "--keep-days", "inf"), "--keep-days"),
+        (("serve", "--keep-days", "1e300"), "--keep-days"),
+        (("tokens", "create", ""), "1 to 100 characters"),
+        (("tokens", "list", "--dir", "/dev/null"), "data directory /dev/null"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    options = [] if "--dir" in arguments else ["--dir", str(tmp_path)]
+    done = CliRunner().invoke(app, [*arguments, *options], env={"PHOENIX_SERVER": "http://127.0.0.1:1"})
+    assert done.exit_code == 2 and says in done.output, (done.output, done.exception)
+
+
+def test_a_token_that_can_be_none_is_refused_in_words(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["runs", "--dir", str(tmp_path)], env={"PHOENIX_TOKEN": "phx_ä"})
+    assert done.exit_code == 2 and "this token" in done.output, done.output
 
 
 def test_a_scenario_with_a_mistake_is_refused_with_its_line(tmp_path: Path) -> None:
