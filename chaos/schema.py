@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from jsonschema import Draft202012Validator, validators
 
 Path = tuple[str | int, ...]
+
+MISSING: Final = "is missing"
 
 
 # JSON Schema lets 30.0 pass for an integer; here a count is a whole number, or the document is refused.
@@ -42,7 +44,10 @@ def field_name(path: Path) -> str:
 
 
 def violations(document: object, schema: Mapping[str, object]) -> list[Violation]:
-    """Everything in `document` that `schema` forbids, in document order; numbers that JSON has no word for too."""
+    """Everything in `document` that `schema` forbids, in document order; numbers that JSON has no word for too.
+
+    What is missing comes last: a name that is misspelt is unknown as well, and that says more.
+    """
     found = [Violation(path=path, message="must be a finite number") for path in _not_finite(document, ())]
     for error in _Validator(schema).iter_errors(document):
         path: Path = tuple(error.absolute_path)
@@ -53,13 +58,13 @@ def violations(document: object, schema: Mapping[str, object]) -> list[Violation
             found += [Violation(path=(*path, str(key)), message=message) for key in strangers]
         elif error.validator == "required":
             missing = [key for key in error.validator_value if key not in error.instance]
-            found += [Violation(path=(*path, key), message="is missing") for key in missing]
+            found += [Violation(path=(*path, key), message=MISSING) for key in missing]
         elif error.validator == "oneOf":
             found += _not_one_of(error.instance, error.validator_value, path)
         else:
             found.append(Violation(path=path, message=_plain(error.message)))
     unique = {(violation.path, violation.message): violation for violation in found}
-    return sorted(unique.values(), key=lambda violation: [str(part) for part in violation.path])
+    return sorted(unique.values(), key=lambda one: (one.message == MISSING, [str(part) for part in one.path]))
 
 
 def _not_one_of(instance: object, forms: list[Mapping[str, Any]], path: Path) -> list[Violation]:

@@ -56,6 +56,7 @@ def test_a_document_becomes_a_typed_value_and_back() -> None:
         ("gpt-tiny", "rm -rf", "s.yaml:2: workload: 'rm -rf' is not one of"),
         ("steps: 30\n", "steps: 30.0\n", "s.yaml:3: steps: 30.0 is not of type 'integer'"),
         ("steps: 30\n", "", "s.yaml:1: steps: is missing"),
+        ("steps: 30\n", "stepz: 30\n", "s.yaml:3: stepz: unknown field; there are: name"),
         ("nodes: 4", "nodez: 4", "s.yaml:5: cluster.nodez: unknown field; there are: nodes, ranks_per_node, spares"),
         ("block: 16", "block: 0", "s.yaml:4: options.block: 0 is less than the minimum of 1"),
         ("block: 16", "blok: 16", "s.yaml:4: options.blok: unknown field"),
