@@ -16,8 +16,9 @@ from pathlib import Path
 
 from chaos.conductor import Stop
 from chaos.errors import ChaosError, TrialError, Unsupported
+from chaos.faults import PlannedFault
 from chaos.provenance import provenance
-from chaos.record import Result, TrialDirectory, utc_now, write_atomically, writing
+from chaos.record import Result, TrialDirectory, utc_now, write_atomically, write_text, writing
 from chaos.runtimes import RUNTIMES, Runtime, runtime_for
 from chaos.schedule import drawn
 from chaos.suite import PlannedTrial, Suite
@@ -111,23 +112,36 @@ class Nightly:
         write_atomically(self.directory / "summary.json", self.summary.to_json())
 
 
-def write_text(path: Path, text: str) -> None:
-    """Raises TrialError where it cannot be written."""
-    with writing(path):
-        path.write_text(text, encoding="utf-8")
-
-
 def plan(suite: Suite) -> str:
     """What would run: every trial, and every fault of it with the choices that its seed makes."""
     lines = []
     for trial in suite.trials:
-        scenario = trial.scenario
-        lines.append(f"{trial.name}  ({scenario.workload}, {scenario.steps} steps)")
-        for one in scenario.planned:
-            fault = drawn(one, seed=scenario.seed, world_size=scenario.cluster.world_size)
+        lines.append(f"{trial.name}  ({trial.scenario.workload}, {trial.scenario.steps} steps)")
+        for fault in _drawn_of(trial):
             who, when = (json.dumps(part.to_json()) for part in (fault.target, fault.trigger))
             lines.append(f"  {fault.id}  {fault.kind}  {who}  {when}{f'  {fault.reason}' if fault.reason else ''}")
     return "\n".join(lines)
+
+
+def plan_document(suite: Suite) -> dict[str, object]:
+    """The same for programs."""
+    trials = [
+        {
+            "name": trial.name,
+            "scenario": trial.scenario.name,
+            "seed": trial.scenario.seed,
+            "workload": trial.scenario.workload,
+            "steps": trial.scenario.steps,
+            "faults": [fault.to_json() for fault in _drawn_of(trial)],
+        }
+        for trial in suite.trials
+    ]
+    return {"suite": suite.name, "budget_s": suite.budget_s, "trials": trials}
+
+
+def _drawn_of(trial: PlannedTrial) -> list[PlannedFault]:
+    scenario = trial.scenario
+    return [drawn(one, seed=scenario.seed, world_size=scenario.cluster.world_size) for one in scenario.planned]
 
 
 def _refusals(suite: Suite, runtimes: Mapping[str, Runtime]) -> dict[str, str]:

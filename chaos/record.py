@@ -10,6 +10,7 @@ result.json     verdict, checks, recoveries                              written
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -283,6 +284,26 @@ def writing(path: Path) -> Iterator[None]:
         raise TrialError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """A report, whose directory is made where there is none. Raises TrialError where it cannot be written."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def check_report(path: Path) -> None:
+    """Before hours of work: raises TrialError where `write_text` would, as far as that can be known. Makes nothing."""
+    whole = path.absolute()
+    with writing(path):
+        around = next(place for place in (whole, *whole.parents) if place.exists())
+        if around.is_dir() and around == whole:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not around.is_dir() and around != whole:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(around, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 __all__ = [
     "CheckResult",
     "Part",
@@ -293,4 +314,5 @@ __all__ = [
     "TrialDirectory",
     "Verdict",
     "utc_now",
+    "write_text",
 ]

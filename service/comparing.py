@@ -24,6 +24,7 @@ from chaos.errors import ChaosError
 from chaos.git import GitError, Repository
 from chaos.interleaved import Bench, Interrupted, is_slower, measure, new_directory
 from chaos.provenance import tree_diff
+from chaos.record import check_report, write_text
 from chaos.revisions import directory_side, revision_side, with_baseline
 from chaos.scenario import Scenario, load_scenario
 from chaos.trial import interruptible
@@ -78,6 +79,9 @@ def compare_now(base: str, head: str, measuring: Measuring, output: Output) -> i
     def work() -> int:
         scenarios = _scenarios(measuring.scenarios)
         repository = Repository.around(measuring.repo)
+        for path in filter(None, (output.markdown, output.junit)):
+            if path != "-":
+                check_report(Path(path))
         with interruptible() as stop, Workshop(repository, measuring.directory, _progress) as workshop:
             bench = _bench(measuring, stop)
             first, second = workshop.arms(base, head)
@@ -122,7 +126,7 @@ def tell(found: Comparison, output: Output) -> int:
         if path == "-":
             print(form(document), end="")
         elif path is not None:
-            _write(Path(path), form(document))
+            write_text(Path(path), form(document))
     if output.as_json:
         print(json.dumps(document))
     elif "-" not in files:
@@ -227,13 +231,6 @@ def _tree_name(name: str, known: Known) -> str:
         raise GitError("`.` is the working tree of a git checkout, and there is none here: go to one, or use --repo")
     commit, diff = known.repository.commit("HEAD"), tree_diff(known.repository.root)
     return f"{commit}-{diff}" if diff else commit
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise ChaosError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _progress(line: str) -> None:

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from chaos.errors import ChaosError, TrialError
-from chaos.nightly import Nightly, plan, write_text
-from chaos.runtimes import with_extra
+from chaos.nightly import Nightly, plan, plan_document
+from chaos.record import check_report, write_text
+from chaos.runtimes import find_runtime, with_extra
 from chaos.suite import Suite, load_suite
 from chaos.summary import Entry, Summary, junit, markdown, tally
 from chaos.trial import EXIT_CODES, EXIT_INTERRUPTED, EXIT_USAGE, interruptible
@@ -44,10 +45,14 @@ def run_nightly(options: Options) -> int:
     """The exit code: 0 pass, 1 fail, 2 a suite or directory that cannot be used, 3 unknown, 130 interrupted."""
     try:
         suite = load_suite(options.suite)
-        if options.dry_run:
-            print(plan(suite))
-            return 0
         runtimes = with_extra(os.environ.get("PHOENIX_RUNTIMES", ""))
+        if options.dry_run:
+            for trial in suite.trials:
+                find_runtime(trial.scenario.runtime, runtimes)
+            print(json.dumps(plan_document(suite)) if options.as_json else plan(suite))
+            return 0
+        for report in filter(None, (options.junit, options.markdown)):
+            check_report(report)  # a night is long, and its report must not be what fails in the morning
         directory = options.directory or _new_directory(suite)
         nightly = Nightly(suite, directory, runtimes=runtimes, strict=options.strict)
     except ChaosError as error:

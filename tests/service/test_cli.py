@@ -135,6 +135,39 @@ def test_inject_without_a_service(tmp_path: Path) -> None:
     assert "choose one target" in phoenix("inject", "process_kill", "--dir", str(tmp_path)).stderr
 
 
+SUITE = {
+    "name": "s",
+    "scenarios": [
+        {"scenario": {"name": "k", "workload": "gpt-tiny", "steps": 9,
+                      "faults": [{"kind": "process_kill", "target": {"rank": 0}, "trigger": {"at_step": 3}}]},
+         "seeds": [1, 2]}
+    ],
+}  # fmt: skip
+
+
+def test_a_dry_run_of_a_suite_for_programs_and_with_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps(SUITE))
+    done = CliRunner().invoke(app, ["nightly", str(path), "--dry-run", "--json"])
+    told = json.loads(done.stdout)
+    assert [(one["name"], one["seed"]) for one in told["trials"]] == [("k-seed1", 1), ("k-seed2", 2)]
+    assert told["trials"][0]["faults"][0]["kind"] == "process_kill"
+    path.write_text(json.dumps(SUITE).replace('"steps"', '"runtime": "nobody", "steps"'))
+    done = CliRunner().invoke(app, ["nightly", str(path), "--dry-run"])
+    assert done.exit_code == 2 and "unknown runtime 'nobody'" in done.output
+
+
+@pytest.mark.parametrize("name", ["", "suite.json/below.xml"])
+def test_a_report_that_cannot_be_written_is_told_before_the_night(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps(SUITE))
+    done = CliRunner().invoke(
+        app, ["nightly", str(path), "--junit", str(tmp_path / name), "--dir", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 2 and f"cannot write {tmp_path / name}" in done.output, done.output
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
