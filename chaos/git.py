@@ -30,12 +30,12 @@ class Repository:
     root: Path
 
     @staticmethod
-    def around(path: Path) -> Repository:
-        """The checkout that a directory belongs to."""
+    def around(path: Path, option: str = "--repo") -> Repository:
+        """The checkout that a directory belongs to; `option` is how one names another."""
         try:
             top = _run(path, "rev-parse", "--show-toplevel")
         except GitError as error:
-            message = f"{path} is in no git checkout: go to one, or name one with --repo ({error})"
+            message = f"{path} is in no git checkout: go to one, or name one with {option} ({error})"
             raise GitError(message) from None
         return Repository(root=Path(top))
 

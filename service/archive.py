@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,7 +59,7 @@ def export(database: Database, runs: Sequence[str], target: Path) -> tuple[list[
     written: list[str] = []
     missing: list[str] = []
     try:
-        with tarfile.open(target, "x:gz") as archive:
+        with _whole_or_none(target), tarfile.open(target, "w:gz") as archive:
             for trial in trials:
                 path = Path(str(trial.directory))
                 if not (path / "spec.json").is_file():
@@ -71,6 +72,17 @@ def export(database: Database, runs: Sequence[str], target: Path) -> tuple[list[
     except OSError as error:
         raise ArchiveError(f"cannot write {target}: {error.strerror or error}") from error
     return written, missing
+
+
+@contextmanager
+def _whole_or_none(target: Path) -> Iterator[None]:
+    """A new file, which is removed where what follows ends early: the half of an export is none."""
+    target.touch(exist_ok=False)
+    try:
+        yield
+    except BaseException:  # Ctrl-C as well
+        target.unlink(missing_ok=True)
+        raise
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -220,6 +232,8 @@ def _unpack(file: Path, trials: Path) -> list[Path]:
             trials.mkdir(parents=True, exist_ok=True)
             members = [entry for entry in archive if Path(entry.name).parts[:1] and Path(entry.name).parts[0] in wanted]
             archive.extractall(trials, members=members, filter="data")
+    except tarfile.ReadError as error:  # its own words name every compression that was tried
+        raise ArchiveError(f"cannot unpack {file}: it is no whole tar file, as `phoenix export` writes it") from error
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ArchiveError(f"cannot unpack {file}: {error}") from error
     return [trials / name for name in names]

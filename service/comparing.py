@@ -61,6 +61,8 @@ def compare_stored(
     """Directories of trials, or revisions whose trials are in the data directory."""
 
     def work() -> int:
+        if repo != Path():
+            Repository.around(repo)  # one that was named is one; around the current directory there need be none
         known = known_in(directory, repo)
         if _is_directory(base) or _is_directory(head):
             sides = [_of_scenario(_side(name, known), scenario) for name in (base, head)]

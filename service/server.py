@@ -111,9 +111,9 @@ def serve(settings: Settings, *, attached: bool = False, ready: Callable[[str], 
             raise SettingsError(f"--allow-file: {trouble}")
     if settings.repository is not None:
         try:
-            Repository.around(settings.repository)
-        except GitError:
-            raise SettingsError(f"--repository: {settings.repository} is in no git checkout") from None
+            Repository.around(settings.repository, "--repository")
+        except GitError as error:  # else each of its runs would fail at night
+            raise SettingsError(str(error)) from None
     with contextlib.closing(bind(settings)) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
         asyncio.run(_serve(settings, listener, attached=attached, ready=ready))

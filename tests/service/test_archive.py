@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import tarfile
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -169,3 +171,20 @@ async def test_the_commands(api: Harness, tmp_path: Path) -> None:
     assert there.exit_code == 0 and "1 trials imported" in there.stdout, there.output
     dry = phoenix("prune", "--keep-days", "0", "--dry-run", *base, "--json")
     assert json.loads(dry.stdout) == {"runs": [run["id"]], "dry_run": True}
+
+
+def test_an_export_that_ends_early_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = tmp_path / "runs.tar.gz"
+    with closing(elsewhere(Settings(directory=tmp_path), tmp_path)) as database:
+        with monkeypatch.context() as patched:
+            patched.setattr("service.archive.tarfile.open", full)
+            with pytest.raises(ArchiveError, match="No space left on device"):
+                archive.export(database, [], target)
+        assert not target.exists()
+        archive.export(database, [], target)
+        with pytest.raises(ArchiveError, match="is there already"):
+            archive.export(database, [], target)
+    assert target.stat().st_size

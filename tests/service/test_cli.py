@@ -182,6 +182,9 @@ def test_a_report_that_cannot_be_written_is_told_before_the_night(tmp_path: Path
         (("serve", "--keep-days", "1e300"), "--keep-days"),
         (("tokens", "create", ""), "1 to 100 characters"),
         (("tokens", "list", "--dir", "/dev/null"), "data directory /dev/null"),
+        (("serve", "--port", "0", "--repository", "/proc"), "/proc is in no git checkout"),
+        (("compare", "HEAD~1", "HEAD", "--repo", "/proc"), "/proc is in no git checkout"),
+        (("import", __file__), "is no whole tar file, as `phoenix export` writes it\n"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
