@@ -54,7 +54,11 @@ class Client:
         if token and not (token.isascii() and token.isprintable()):
             raise ClientError("this token holds what no token does: it is phx_ and letters, as it was printed")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
+        try:
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
+        except (httpx.InvalidURL, ValueError) as error:
+            message = f"the address of a service is http://HOST:PORT (or https://...), not {url!r} ({error})"
+            raise ClientError(message) from error
 
     def __enter__(self) -> Client:
         return self
@@ -198,8 +202,10 @@ class Client:
     def faults(self, run: str) -> list[Json]:
         return list(self.get(f"/runs/{_part(run)}/faults")["items"])
 
-    def revert(self, run: str, fault: str, reason: str = "") -> Json:
-        return self.post(f"/runs/{_part(run)}/faults/{_part(fault)}/revert", {"reason": reason})
+    def revert(self, run: str | None, fault: str, reason: str = "") -> Json:
+        """`run` None: only one has a fault of this id."""
+        of = f"/injections/{_part(fault)}" if run is None else f"/runs/{_part(run)}/faults/{_part(fault)}"
+        return self.post(f"{of}/revert", {"reason": reason})
 
     def halt(self, reason: str, *, ttl_s: float | None = None, dry_run: bool = False) -> Json:
         """Take every fault back and let none begin."""
@@ -245,8 +251,6 @@ class Client:
             answer = self._http.request(method, f"/api/v1{path}", **more)
         except httpx.HTTPError as error:
             raise NoAnswer(f"no service answers at {self.url} ({error or type(error).__name__})") from error
-        except httpx.InvalidURL as error:
-            raise ClientError(f"{self.url}{path!r} can be no address ({error})") from error
         except ValueError as error:  # NaN and infinity, for which JSON has no word
             named = [name for name, value in _numbers(more.get("json")) if not math.isfinite(value)]
             raise ClientError(f"{', '.join(named) or path}: must be a finite number ({error})") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from service.client import Client, ClientError, Json
 
@@ -30,7 +31,7 @@ class Request:
             "reason": self.reason,
             "dry_run": self.dry_run,
         }
-        return client.post(f"/runs/{run or running_run(client)}/faults", body)
+        return client.post(f"/runs/{quote(run or running_run(client), safe='')}/faults", body)
 
 
 def running_run(client: Client) -> str:
@@ -40,7 +41,7 @@ def running_run(client: Client) -> str:
         return running[0]
     if running:
         raise ClientError(f"several runs are running, choose one with --run: {', '.join(running)}")
-    raise ClientError("no run is running; start one with `phoenix demo`, or POST /api/v1/runs")
+    raise ClientError("no run is running; start one with `phoenix submit demo`")
 
 
 def target_of(*, rank: int | None = None, node: str | None = None, **others: bool) -> Mapping[str, object]:

@@ -100,7 +100,7 @@ def revoke(
 
     if server is not None:
         with connected(server, directory) as client:
-            answer = client.post(f"/tokens/{token}/revoke", {"reason": reason})
+            answer = client.revoke_token(token, reason)
     else:
         with opened(directory, database) as (found, _), found.write() as session:
             if (row := session.get(Token, token)) is None:

@@ -46,7 +46,7 @@ def cancel(
 ) -> None:
     """End a run; it is over when its trial has ended what it started."""
     with connected(server, directory) as client:
-        answer = client.post(f"/runs/{run}/cancel", {"reason": reason})
+        answer = client.cancel(run, reason)
     show(answer, as_json, lambda: describe(answer))
 
 
@@ -75,6 +75,8 @@ def _named(scenario: str) -> Json:
     """A file is sent whole, since the service reads none of the caller's."""
     path = Path(scenario)
     if not path.is_file():
+        if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:  # no name of a scenario looks so
+            fail(f"there is no file {scenario}" if not path.is_dir() else f"{scenario} is a directory; name a file")
         return {"scenario_name": scenario}
     from chaos.errors import ChaosError
     from chaos.scenario import load_scenario

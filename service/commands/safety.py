@@ -57,8 +57,7 @@ def revert(
 ) -> None:
     """Take a lasting fault back before its time is over."""
     with connected(server, directory) as client:
-        path = f"/injections/{fault}/revert" if run_id is None else f"/runs/{run_id}/faults/{fault}/revert"
-        answer = client.post(path, {"reason": reason})
+        answer = client.revert(run_id, fault, reason)
     show(answer, as_json, lambda: f"{answer['kind']} of run {answer['run']} is being taken back (fault {answer['id']})")
 
 
@@ -82,7 +81,7 @@ def halt(
             answer: Json = client.get("/halts", active="true")
         elif release is not None:
             identity = _current(client.get("/halts", active="true")) if release == "current" else release
-            answer = client.post(f"/halts/{identity}/release", {"reason": reason})
+            answer = client.release(identity, reason)
         else:
             answer = client.post("/halts", {"reason": reason or "a dry run", "ttl_s": ttl, "dry_run": dry_run})
     show(answer, as_json, lambda: describe(answer))
