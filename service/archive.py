@@ -35,11 +35,13 @@ class ArchiveError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What became of one directory. `trial` is its row; `reason` says why there is no new one."""
+    """What became of one directory. `trial` is its row; `reason` says why there is no new one, `broken` that there
+    should be one."""
 
     directory: Path
     trial: str | None
     reason: str = ""
+    broken: bool = False
 
 
 # --- out -------------------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def import_one(database: Database, directory: Path) -> Imported:
     try:
         spec, result, alive = source.read_spec(), source.read_result(), source.is_alive()
     except ChaosError as error:
-        return Imported(directory=directory, trial=None, reason=str(error))
+        return Imported(directory=directory, trial=None, reason=str(error), broken=True)
     if alive:
         return Imported(directory=directory, trial=None, reason="it is running; import it when it has ended")
     told = RunFile.read(directory) or _alone(spec, directory)

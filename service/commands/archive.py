@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands.common import AsJson, DatabaseUrl, Directory, fail, opened, show
+from service.commands.common import FAIL, AsJson, DatabaseUrl, Directory, fail, opened, show
 from service.settings import MOST_DAYS
 
 
@@ -46,6 +46,8 @@ def import_(
     """Make rows of trial directories; what the database knows already is left alone.
 
     A lost database is made again by: phoenix import DATA_DIRECTORY/trials
+
+    Exit code: 0, or 1 where a directory could not be read (the others are imported).
     """
     from service.archive import ArchiveError, import_all
 
@@ -58,6 +60,8 @@ def import_(
     left = [{"directory": str(item.directory), "reason": item.reason} for item in done if item.trial is None]
     lines = [f"{len(new)} trials imported", *(f"  not {item['directory']}: {item['reason']}" for item in left)]
     show({"imported": new, "left": left}, as_json, lambda: "\n".join(lines))
+    if any(item.broken for item in done):
+        raise typer.Exit(FAIL)
 
 
 def prune(

@@ -188,3 +188,10 @@ def test_an_export_that_ends_early_leaves_no_half_of_a_file(tmp_path: Path, monk
         with pytest.raises(ArchiveError, match="is there already"):
             archive.export(database, [], target)
     assert target.stat().st_size
+
+
+def test_a_directory_that_cannot_be_read_fails_the_import(tmp_path: Path) -> None:
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "spec.json").write_text("{")
+    done = CliRunner().invoke(app, ["import", str(tmp_path / "trial"), "--dir", str(tmp_path / "home")])
+    assert done.exit_code == 1 and "0 trials imported" in done.stdout and "spec.json" in done.stdout, done.output
