@@ -21,6 +21,8 @@ def main(arguments: Sequence[str]) -> None:
         del rest[0]
     if not rest:
         sys.exit(USAGE)
+    if not module and not os.path.exists(rest[0]):
+        sys.exit(f"there is no script {rest[0]} (a module needs -m); {USAGE}")
     if directory := os.environ.get(DIRECTORY):
         Listener(Path(directory)).start()
     script, *sys.argv[1:] = rest

@@ -328,3 +328,8 @@ def test_collectives_and_numbers_of_plain_ddp_go_wrong_as_ordered(tmp_path: Path
         victim.inject("collective_fail")
         code, said = victim.end()
     assert code == 1 and said.rstrip().endswith("Connection closed by peer (injected by chaos)")
+
+
+def test_a_script_that_is_not_there_is_told_in_words() -> None:
+    done = subprocess.run([sys.executable, "-m", "chaos.agent", "none.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("there is no script none.py (a module needs -m); usage: ")
