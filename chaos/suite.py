@@ -121,7 +121,13 @@ def schema_text() -> str:
 def _trials(entry: Mapping[str, Any], directory: Path, where: str) -> Iterator[PlannedTrial]:
     """Of one entry, with what the suite says for all."""
     if "file" in entry:
-        scenario, part = load_scenario(directory / entry["file"]), f"{where}.file"
+        part = f"{where}.file"
+        try:
+            scenario = load_scenario(directory / entry["file"])
+        except InvalidScenario as error:
+            if error.line is not None:
+                raise
+            raise InvalidScenario(f"{error.reason} ({part} of the suite)", source=error.source) from error
     else:
         part = f"{where}.scenario"
         try:

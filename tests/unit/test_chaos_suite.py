@@ -68,7 +68,11 @@ def test_what_the_suite_says_counts_for_each_entry_that_says_nothing(tmp_path: P
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("one.yaml", "two.yaml", "{}/two.yaml: cannot read the scenario: No such file"),
+        (
+            "one.yaml",
+            "two.yaml",
+            "{}/two.yaml: cannot read the scenario: No such file or directory (scenarios[0].file of the suite)",
+        ),
         ("repeat: 2", "repeat: 0", "{}/suite.yaml:7: scenarios[0].repeat: 0 is less than the minimum of 1"),
         ("repeat: 2", "repeats: 2", "{}/suite.yaml:7: scenarios[0].repeats: unknown field; there are: file, seeds"),
         ("[1, 2]", "[1, 1]", "{}/suite.yaml:6: scenarios[0].seeds: [1, 1] has non-unique elements"),
