@@ -177,6 +177,7 @@ def test_no_worktree_outlives_a_comparison_that_is_ended(scratch: Scratch, numbe
     assert list((home / "worktrees").iterdir()) == []
 
 
+@pytest.mark.soak
 def test_bisecting_finds_the_commit_that_became_slower(scratch: Scratch) -> None:
     good = scratch.commit("good")
     scratch.commit("harmless")

@@ -77,6 +77,7 @@ def test_the_document_has_the_promised_shape(run_dir: Path) -> None:
     assert address_in(run_dir) is None
 
 
+@pytest.mark.soak
 def test_a_job_that_fails_is_no_success(run_dir: Path) -> None:
     """The job ends before the second fault can be asked for: not judged is not passed."""
     with demo(run_dir, as_json=False, steps=12) as process:
@@ -99,6 +100,7 @@ def test_ctrl_c_leaves_nothing_running(run_dir: Path) -> None:
     assert json.loads(result.read_text())["verdict"] == "UNKNOWN"
 
 
+@pytest.mark.soak
 def test_a_killed_demo_leaves_nothing_running(run_dir: Path) -> None:
     """The leak check after this test waits for the service to notice and to end everything."""
     with demo(run_dir, steps=5000) as process:
@@ -110,6 +112,7 @@ def test_a_killed_demo_leaves_nothing_running(run_dir: Path) -> None:
     wait_until(lambda: address_in(run_dir) is None, "the end of the service", 60.0)
 
 
+@pytest.mark.soak
 def test_keep_leaves_the_service(run_dir: Path) -> None:
     with demo(run_dir, keep=True, as_json=False) as process:
         out, _ = process.communicate(timeout=100)

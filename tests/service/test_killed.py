@@ -63,6 +63,7 @@ def service(run_dir: Path, database_url: str | None) -> Iterator[StandIn]:
         running.process.wait()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_killed_a_few_times(service: StandIn) -> None:
     killed_at_random(service, runs=5, seed=1)

@@ -193,6 +193,7 @@ def test_pages_and_api_share_the_port(served: Served) -> None:
     assert served.end(signal.SIGINT) == 0
 
 
+@pytest.mark.soak
 def test_an_attached_service_cancels_and_ends_with_its_parent(run_dir: Path) -> None:
     command = [sys.executable, "-m", "service.cli", "serve", "--port", "0", "--dir", str(run_dir), "--attached"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -223,6 +224,7 @@ def test_a_used_port_is_refused(run_dir: Path) -> None:
             assert port in said and "--port" in said
 
 
+@pytest.mark.soak
 def test_a_directory_has_one_service(served: Served) -> None:
     with served.start() as client:
         assert client.url in refused("serve", "--port", "0", "--dir", str(served.directory))
@@ -235,6 +237,7 @@ def test_a_file_in_place_of_the_directory(run_dir: Path) -> None:
     assert "--dir" in refused("demo", "--port", "0", "--dir", str(run_dir / "file"))
 
 
+@pytest.mark.soak
 def test_inject_from_the_command_line(served: Served) -> None:
     base = [sys.executable, "-m", "service.cli", "inject", "--dir", str(served.directory)]
 
