@@ -32,7 +32,7 @@ NETWORK_PARTITION: Final = FaultKind(
             "enum": list(SHAPES),
             "default": "isolate",
             "title": "Shape",
-            "description": "Who is cut off from whom: see the README.",
+            "description": "Who is cut off from whom: see docs/faults.md.",
         },
         plane=_plane("both"),
         ttl_s=_ttl_s("Seconds until it is healed"),
