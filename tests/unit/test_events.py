@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -211,3 +212,9 @@ def test_a_full_disk_loses_a_record_or_raises_as_was_asked(capsys: pytest.Captur
     assert read_events(tmp_path) == []  # what is no file is not read: /dev/full would never end
     strict.close()
     forgiving.close()
+
+
+def test_every_record_of_the_protocol_is_a_kind_of_event() -> None:
+    sources = (ROOT / "phoenix_core").glob("*.py")
+    told = {kind for source in sources for kind in re.findall(r'Record\(\s*kind="(\w+)"', source.read_text())}
+    assert told and told <= set(KINDS)
