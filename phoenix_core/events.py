@@ -25,8 +25,8 @@ KINDS: Final[Mapping[str, str]] = {
     "world_formed": "a generation exists; data: ranks (worker per rank), spares, joining (ranks to be restored)",
     "failure_detected": "a worker is taken for failed; worker, rank, generation (that it ends in); data: cause, detail "
     "(device_error: also code, xids, action)",
-    "nodes_cut_off": "others do not reach these nodes on the data network; data: nodes, waits (true: nobody can take over, "
-    "so the job waits for the network)",
+    "nodes_cut_off": "others do not reach these nodes on the data network; data: nodes, waits (true: nobody can take "
+    "over, so the job waits for the network)",
     "node_quarantined": "a node gets no worker any more; node; data: reason",
     "spare_assigned": "a spare got a rank; worker, rank, generation",
     "collective_broken": "a connection broke, nobody failed: all meet anew; worker, rank, generation; data: reason",
