@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phoenix_core.ledger import Book, Ledger
@@ -230,6 +230,14 @@ def situations(draw: st.DrawFn) -> tuple[Job, Ledger, dict[str, list[Account]]]:
     return job, ledger, accounts
 
 
+BROKE_AT_ITS_BEGIN = (
+    Job(rank_nodes=("n0",), spare_nodes=()),
+    Ledger(generation=1, resumed=0, spawned=1, seats=(("w0", "n0"),)),
+    {"n0": [Account(worker="w0", address=("w0", 1), called=1, told=1, announced=1, restored=1, broken=1)]},
+)
+
+
+@example(BROKE_AT_ITS_BEGIN)
 @given(situations())
 def test_whatever_was_heard_a_new_coordinator_keeps_the_rules(
     situation: tuple[Job, Ledger, dict[str, list[Account]]],
@@ -245,7 +253,8 @@ def test_whatever_was_heard_a_new_coordinator_keeps_the_rules(
     for announced in only(decisions, Announce):
         world = announced.world
         assert world.generation == ledger.generation + (not announced.fresh)
-        assert announced.fresh == (ledger.resumed == 0)
+        begun = ledger.resumed > 0 or bool(only(decisions, Resume))  # it may begin, and break, in this first instant
+        assert announced.fresh == (not begun)
         assert not set(world.ranks) & (dead | lost | decided) and len(set(world.ranks)) == len(job.rank_nodes)
     for spawn in only(decisions, Spawn):
         assert int(spawn.worker[1:]) >= ledger.spawned and spawn.node in accounts
