@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from phoenix_core.pace import Pace
@@ -14,7 +15,7 @@ Seen = Mapping[str, tuple[Progress, float]]
 def keeps_others_waiting(
     seen: Seen, ranks: Sequence[str], now: float, pace: Pace, finished: Collection[str] = ()
 ) -> list[str]:
-    """The workers for whom somebody waits and who themselves wait for nobody.
+    """The workers for whom somebody waits and who themselves wait for nobody; if there are none, who is out of step.
 
     `ranks[r]` is the worker of rank r. Nobody is blamed while anybody moves: a slow rank still enters collectives, a
     hung one does not. `pace` says how long is too long. `finished` have executed their last step.
@@ -22,13 +23,33 @@ def keeps_others_waiting(
     limit_s = pace.hang_limit_s()
     if not seen or any(now - changed_at <= limit_s for _, changed_at in seen.values()):
         return []
-    edges = waits_for({worker: progress for worker, (progress, _) in seen.items()}, ranks, finished)
+    marks = {worker: progress for worker, (progress, _) in seen.items()}
+    edges = waits_for(marks, ranks, finished)
     awaited = {other for others in edges.values() for other in others}
-    blamed = [worker for worker in seen if worker in awaited and not edges[worker]]
+    blamed = [worker for worker in seen if worker in awaited and not edges[worker]] or out_of_step(marks)
     pausing = [worker for worker in blamed if worker not in finished]
     if any(now - seen[worker][1] <= pace.patience_s(worker, seen[worker][0]) for worker in pausing):
         return []
     return blamed
+
+
+def out_of_step(seen: Mapping[str, Progress]) -> list[str]:
+    """Of those that wait in the same collective of a group, who is there in another step than most.
+
+    They have left out a collective, or made one too many, and each waits for what the others do not send. Where no
+    step has most of them it is those ahead: a step that they alone have executed was executed without the others.
+    """
+    steps: dict[tuple[str, int], dict[str, int]] = {}
+    for worker, progress in seen.items():
+        for stream, (entered, completed) in progress.streams.items():
+            if entered > completed and ">" not in stream:
+                steps.setdefault((stream, entered), {})[worker] = progress.boundary
+    blamed = set()
+    for there in steps.values():
+        counts = Counter(there.values())
+        usual = max(counts, key=lambda step: (counts[step], -step))
+        blamed |= {worker for worker, step in there.items() if step != usual}
+    return [worker for worker in seen if worker in blamed]
 
 
 def _at_work(progress: Progress) -> bool:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 HEALED = (
-    "exception", "crashes", "hangs", "straggler", "collective-hang", "collective-fail",
+    "exception", "crashes", "hangs", "straggler", "collective-hang", "collective-skip", "collective-fail",
     "preempt", "lose-a-node", "lose-the-coordinator", "out-of-memory", "throttle",
     "disk-full", "corrupt-checkpoint", "snapshot-bitflip",
 )  # fmt: skip

@@ -11,8 +11,8 @@ RANKS = ("w0", "w1", "w2", "w3")
 Streams = dict[str, tuple[int, int]]
 
 
-def at(streams: Streams, phase: str = "forward") -> Progress:
-    return Progress(boundary=3, phase=phase, streams=streams)
+def at(streams: Streams, phase: str = "forward", boundary: int = 3) -> Progress:
+    return Progress(boundary=boundary, phase=phase, streams=streams)
 
 
 def blamed(*progresses: Progress, finished: tuple[str, ...] = ()) -> list[str]:
@@ -54,6 +54,20 @@ def test_a_message_that_is_on_its_way_blames_nobody() -> None:
 def test_ranks_that_wait_for_each_other_are_no_single_ranks_fault() -> None:
     """Two groups entered in opposite order: a mistake of the script that no replacement heals."""
     assert blamed(at({"a": (1, 0), "b": (0, 0)}), at({"a": (0, 0), "b": (1, 0)}), at({}), at({})) == []
+
+
+def test_who_left_out_a_collective_waits_in_that_of_the_others_a_step_later() -> None:
+    waiting, ahead = at({"all": (9, 8)}), at({"all": (9, 8)}, boundary=4)
+    assert blamed(waiting, waiting, ahead, waiting) == ["w2"]
+    assert blamed(ahead, ahead, ahead, waiting) == ["w3"], "one that made a collective too many comes later"
+    assert blamed(waiting, ahead, ahead, waiting) == ["w1", "w2"], "nobody shared the steps of those ahead"
+    assert blamed(waiting, waiting, waiting, waiting) == []
+
+
+def test_ranks_of_different_groups_may_be_in_different_steps() -> None:
+    """Two rows: the second is a step behind, since w3 hangs; w0 and w1 wait for their columns."""
+    w0, w1 = at({"row0": (5, 5), "column0": (4, 3)}, boundary=4), at({"row0": (5, 5), "column1": (4, 3)}, boundary=4)
+    assert blamed(w0, w1, at({"row1": (4, 3), "column0": (3, 3)}), at({"row1": (3, 3), "column1": (3, 3)})) == ["w3"]
 
 
 def test_those_who_are_through_wait_for_who_is_not() -> None:
