@@ -134,7 +134,8 @@ class StubJob:
                 count = 10 * self._beaten
                 streams = {WORLD_GROUP: [count, count - 1]}
                 boundary = BOUNDARY + self._beaten + round_ + 1
-                beats[self.world[rank]] = {"boundary": boundary, "phase": "backward", "streams": streams}
+                where = {"boundary": boundary, "phase": "backward"}
+                beats[self.world[rank]] = {**where, "streams": streams, "doing": {WORLD_GROUP: "allreduce 6553600"}}
             self._say(self._home[self.world[begin % self.ranks]], {"op": "beats", "beats": beats})
             if pause_s:
                 self._serve(0.0)

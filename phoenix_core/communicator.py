@@ -24,7 +24,7 @@ from phoenix_core.errors import GenerationSuperseded, PhoenixError
 from phoenix_core.formation import Connection, Formation
 from phoenix_core.glooidle import nothing_will_come
 from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
-from phoenix_core.work import MESSAGES
+from phoenix_core.work import MESSAGES, described
 
 BACKEND: Final = "phoenix"
 BURY_LIMIT_S: Final = 3.0
@@ -154,7 +154,7 @@ class PhoenixGroup(dist.ProcessGroup):
         if name in MESSAGES:
             self._usable = False  # nobody knows whether they have come
         stream = self._stream_of(name, args)
-        work = self.hub.watermark.through(stream, lambda: inside[1].run(name, args, kwargs))
+        work = self.hub.watermark.through(stream, lambda: inside[1].run(name, args, kwargs), described(name, args))
         if self.hub.superseded():  # since the question above: the group may have been taken for one at rest
             raise GenerationSuperseded(f"{name} in group {self.logical_name} of generation {self.hub.generation}")
         return work

@@ -34,22 +34,29 @@ def keeps_others_waiting(
 
 
 def out_of_step(seen: Mapping[str, Progress]) -> list[str]:
-    """Of those that wait in the same collective of a group, who is there in another step than most.
+    """Of those that wait at the same place of a group, who is there in another step or collective than most.
 
-    They have left out a collective, or made one too many, and each waits for what the others do not send. Where no
-    step has most of them it is those ahead: a step that they alone have executed was executed without the others.
+    They have left out a collective, or made one too many, and each waits for what the others do not send. Where there
+    is no majority it is those ahead: a step that they alone have executed was executed without the others.
     """
-    steps: dict[tuple[str, int], dict[str, int]] = {}
+    places: dict[tuple[str, int], dict[str, tuple[int, str]]] = {}
     for worker, progress in seen.items():
         for stream, (entered, completed) in progress.streams.items():
             if entered > completed and ">" not in stream:
-                steps.setdefault((stream, entered), {})[worker] = progress.boundary
+                here = (progress.boundary, progress.doing.get(stream, ""))
+                places.setdefault((stream, completed), {})[worker] = here
     blamed = set()
-    for there in steps.values():
+    for there in places.values():
         counts = Counter(there.values())
-        usual = max(counts, key=lambda step: (counts[step], -step))
-        blamed |= {worker for worker, step in there.items() if step != usual}
+        usual = max(sorted(counts), key=counts.__getitem__)
+        blamed |= {worker for worker, here in there.items() if here != usual}
     return [worker for worker in seen if worker in blamed]
+
+
+def all_wait(seen: Seen, finished: Collection[str]) -> bool:
+    """Everybody who has steps to do has begun a collective, or a message, that is not over."""
+    marks = [progress for worker, (progress, _) in seen.items() if worker not in finished]
+    return all(any(entered > completed for entered, completed in mark.streams.values()) for mark in marks)
 
 
 def _at_work(progress: Progress) -> bool:

@@ -46,7 +46,7 @@ from phoenix_core.protocol import (
 from phoenix_core.quarantine import Quarantine
 from phoenix_core.restarts import A_SPARE, Restarts, left_alone, no_worker_for, reason_before_training
 from phoenix_core.roster import Job, Member, Phase, State, late_starters, parked, taken_out
-from phoenix_core.watch import CUT_OFF, Watch, late_in_recovery
+from phoenix_core.watch import CUT_OFF, Seen, Watch, late_in_recovery
 from phoenix_core.world import World
 
 RECOVERY_LIMIT_S: Final = 60.0
@@ -366,16 +366,17 @@ class Membership:
     # ---------------------------------------------------------------- time
 
     def _tick(self, now: float) -> list[Decision]:
-        told: list[Decision] = []
+        seen = Seen()
         if self.phase is Phase.RUNNING:
             finished = [self.ranks[rank] for rank in self._finished]
             seen = self.watch.training(self.members, self.ranks, finished, now)
             if left := [worker for worker in seen.hung if worker in finished]:
                 return self._end("failed", left_alone(self._rank_of[left[0]], left[0]))
             if seen.hung:
-                waited = f"has kept the others waiting for {seen.waited_s:.1f} s"
-                return self._failed(seen.hung, "no_progress", waited, now)
-            told = [*seen.told, *(self._go_on_without(seen.cut, now) if seen.cut else [])]
+                return self._failed(seen.hung, "no_progress", seen.why, now)
+            if seen.stuck:
+                stuck = CollectiveBroken(worker=seen.stuck, generation=self.generation, reason=seen.why)
+                return self._once_more(stuck, now)
         elif self.phase in (Phase.BUILDING, Phase.RECOVERING) and not self._vacant:
             limit = RECOVERY_LIMIT_S if self.phase is Phase.RECOVERING else self.job.detection.first_step_s
             if now - self._recovering_since > limit and not self.watch.parted:
@@ -383,12 +384,11 @@ class Membership:
                 late = late_in_recovery(self.ranks, self._expected, offered, self._restored, self.joining)
                 return self._failed(late, "no_progress", f"not ready after {limit:.0f} s", now)
             if self.phase is Phase.RECOVERING:
-                floor_s = self.job.detection.hang_floor_s
-                seen = self.watch.network(self.members, self.ranks, now, self._recovering_since, floor_s)
-                told = [*seen.told, *(self._go_on_without(seen.cut, now) if seen.cut else [])]
+                seen = self.watch.recovery(self.members, self.ranks, self._recovering_since, now)
+        without = self._go_on_without(seen.cut, now) if seen.cut else []
         limit = self.job.detection.first_step_s
         late = late_starters(self.members.values(), now, limit)
-        return [*told, *self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)]
+        return [*seen.told, *without, *self._failed(late, "no_progress", f"not started after {limit:.0f} s", now)]
 
     def _go_on_without(self, nodes: Sequence[str], now: float) -> list[Decision]:
         """Fence what is cut off, as far as others can take over; until they can, the network may heal."""

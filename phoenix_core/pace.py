@@ -75,6 +75,11 @@ class Pace:
             return self._detection.first_step_s
         return max(self._detection.hang_floor_s, self._detection.hang_factor * self.step_s)
 
+    @property
+    def longest_s(self) -> float:
+        """How long all may wait for each other: longer than any rank may keep the others waiting."""
+        return max(self.hang_limit_s(), self._detection.between_steps_s)
+
     def patience_s(self, worker: str, progress: Progress) -> float:
         """The same for `worker`, at `progress`: between two steps it may be saving or evaluating while others wait."""
         limit = self.hang_limit_s()

@@ -372,7 +372,7 @@ class Rank:
             self._on_call()
 
     def _progress(self) -> dict[str, object]:
-        return {"boundary": self.boundary, "phase": self._phase, "streams": self.hub.watermark.counts()}
+        return {"boundary": self.boundary, "phase": self._phase, **self.hub.watermark.told()}
 
     def _part_written(self, written: Written) -> None:
         """Thread of the saver."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from phoenix_core.detection import keeps_others_waiting
+from phoenix_core.detection import all_wait, keeps_others_waiting
 from phoenix_core.pace import Boundaries, Pace
 from phoenix_core.protocol import Probe, Record
 from phoenix_core.reachability import Reachability
@@ -19,16 +19,21 @@ CUT_OFF: Final = "the others do not reach it on the data network"
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """`hung` keep the others waiting, for `waited_s` seconds; the job must go on without the nodes that are `cut`."""
+    """`hung` keep the others waiting, or all are stuck and `stuck` is one of them, and `why`.
+
+    The job must go on without the nodes `cut`.
+    """
 
     told: tuple[Record | Probe, ...] = ()
     hung: tuple[str, ...] = ()
-    waited_s: float = 0.0
+    stuck: str = ""
+    why: str = ""
     cut: tuple[str, ...] = ()
 
 
 class Watch:
     def __init__(self, detection: Detection) -> None:
+        self._detection = detection
         self.pace = Pace(detection)
         self._stragglers = Stragglers(self.pace, detection.heartbeat_s)
         self._reach = Reachability()
@@ -65,19 +70,26 @@ class Watch:
         """A look at a job that trains; `finished` have executed their last step.
 
         Nobody is blamed for a hang before the network was asked: who waits for a node that is cut off, be it only for
-        its word as a holder, keeps the others waiting too.
+        its word as a holder, keeps the others waiting too. Where all wait and nobody is to blame they are stuck.
         """
         seen = {worker: (members[worker].progress, members[worker].changed_at) for worker in ranks}
         hung = keeps_others_waiting(seen, ranks, now, self.pace, finished)
         moved_at = max(changed_at for _, changed_at in seen.values())
-        network = self.network(members, ranks, now, moved_at, self.pace.hang_limit_s())
+        network = self._network(members, ranks, now, moved_at, self.pace.hang_limit_s())
         if hung and self._reach.sound:
-            return Seen(hung=tuple(hung), waited_s=now - max(seen[worker][1] for worker in hung))
-        return (
-            network if hung else Seen(told=(*self._stragglers.look(seen, ranks, now), *network.told), cut=network.cut)
-        )
+            waited_s = now - max(seen[worker][1] for worker in hung)
+            return Seen(hung=tuple(hung), why=f"has kept the others waiting for {waited_s:.1f} s")
+        if hung:
+            return network
+        if self._reach.sound and now - moved_at > self.pace.longest_s and all_wait(seen, finished):
+            return Seen(stuck=ranks[0], why=f"all have waited for each other for {now - moved_at:.0f} s")
+        return Seen(told=(*self._stragglers.look(seen, ranks, now), *network.told), cut=network.cut)
 
-    def network(
+    def recovery(self, members: Mapping[str, Member], ranks: Sequence[str], since: float, now: float) -> Seen:
+        """A look at a recovery that has lasted since `since`: who cannot be reached."""
+        return self._network(members, ranks, now, since, self._detection.hang_floor_s)
+
+    def _network(
         self, members: Mapping[str, Member], ranks: Sequence[str], now: float, moved_at: float, limit_s: float
     ) -> Seen:
         """Whom the nodes reach is asked once nothing has moved, since `moved_at`, for `limit_s`, then that often."""

@@ -29,18 +29,18 @@ class _Stream:
     def __init__(self) -> None:
         self.entered = 0
         self.completed = 0
-        self.pending: deque[Any] = deque()
+        self.pending: deque[tuple[Any, str]] = deque()
         self._sweeping = threading.Lock()
 
-    def follow(self, work: Any) -> None:
-        self.pending.append(work)
+    def follow(self, work: Any, what: str) -> None:
+        self.pending.append((work, what))
         if len(self.pending) > SWEEP_AT:
             self.sweep()
 
     def sweep(self) -> None:
         """Count those that are over, in order; asked by the heartbeat, since C++ waits without telling."""
         with self._sweeping:
-            while self.pending and self.pending[0].is_completed():
+            while self.pending and self.pending[0][0].is_completed():
                 self.pending.popleft()
                 self.completed += 1
 
@@ -55,8 +55,10 @@ class Watermark:
         """This process is a member of the stream, also where it never enters anything."""
         self._streams.setdefault(stream, _Stream())
 
-    def through(self, stream: str, begin: Callable[[], tuple[Any, Any]]) -> Any:
+    def through(self, stream: str, begin: Callable[[], tuple[Any, Any]], what: str = "") -> Any:
         """Begin a collective: `begin` gives the work to return, and the one that says when it is over.
+
+        `what` it is in the same words on all members.
 
         It is counted first: one that an interruption parts from its count has begun all the same, and stays in flight,
         since nobody knows how far it came.
@@ -70,7 +72,7 @@ class Watermark:
         except Exception:
             found.entered -= 1  # it was refused
             raise
-        found.follow(watched)
+        found.follow(watched, what)
         return work
 
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -80,6 +82,15 @@ class Watermark:
             stream.sweep()
         return {name: (stream.entered, stream.completed) for name, stream in streams.items()}
 
+    def doing(self) -> dict[str, str]:
+        """What the collective is that each stream waits in."""
+        ahead = {name: next(iter(stream.pending.copy()), None) for name, stream in dict(self._streams).items()}
+        return {name: first[1] for name, first in ahead.items() if first is not None}
+
+    def told(self) -> dict[str, object]:
+        """What a heartbeat says of it."""
+        return {"streams": self.counts(), "doing": self.doing()}
+
     def at_rest(self, stream: str) -> int | None:
         """How many collectives of the stream are over; None while one is in flight."""
         found = self._streams[stream]
@@ -88,7 +99,7 @@ class Watermark:
 
     def pending(self) -> list[Any]:
         """The works that may be in flight."""
-        return [work for stream in list(self._streams.values()) for work in stream.pending.copy()]
+        return [work for stream in list(self._streams.values()) for work, _ in stream.pending.copy()]
 
     def reset(self) -> None:
         """A new generation counts from zero, as all its members do."""

@@ -104,7 +104,7 @@ class Witness:
                 case "parked":
                     account.address = tuple(message["address"])
                 case "progress":
-                    account.progress = {name: message[name] for name in ("boundary", "phase", "streams")}
+                    account.progress = {name: message[name] for name in ("boundary", "phase", "streams", "doing")}
                 case "restored":
                     account.restored = message["generation"]
                 case "finished":

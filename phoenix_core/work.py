@@ -28,7 +28,14 @@ _Work: Any = dist.distributed_c10d.Work
 MESSAGES: Final = frozenset(("send", "recv", "recv_anysource"))
 WITHOUT_FUTURE: Final = MESSAGES | {"reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"}
 """Those for which gloo has none: a part of their work is done by who waits for them."""
+ALIKE: Final = frozenset(("allreduce", "allreduce_coalesced", "broadcast", "reduce"))
+"""Those to which every member brings as many numbers."""
 DEVICE_POLL_S: Final = 50e-6
+
+
+def described(name: str, args: tuple[Any, ...]) -> str:
+    """Words for a collective that are equal on all members that meet in it, and seldom on those that do not."""
+    return f"{name} {sum(tensor.numel() for tensor in tensors_in(args))}" if name in ALIKE else name
 
 
 class BreakableWork(_Work):  # type: ignore[misc]  # torch's stub has no constructor for it

@@ -119,7 +119,7 @@ class Process(ABC):
     def _heartbeat(self) -> None:
         self._beating = False
         if not self.leaving:
-            progress = {"phase": self.phase, "streams": {"world": (self.entered, self.completed)}}
+            progress = {"phase": self.phase, "streams": {"world": (self.entered, self.completed)}, "doing": {}}
             self.send("progress", boundary=self.boundary, **progress)
 
     def wait(self, ready: Callable[[], T | None], generation: int | None, limit_s: float | None = None) -> Thread[T]:

@@ -11,8 +11,8 @@ RANKS = ("w0", "w1", "w2", "w3")
 Streams = dict[str, tuple[int, int]]
 
 
-def at(streams: Streams, phase: str = "forward", boundary: int = 3) -> Progress:
-    return Progress(boundary=boundary, phase=phase, streams=streams)
+def at(streams: Streams, phase: str = "forward", boundary: int = 3, doing: str = "allreduce 12") -> Progress:
+    return Progress(boundary=boundary, phase=phase, streams=streams, doing=dict.fromkeys(streams, doing))
 
 
 def blamed(*progresses: Progress, finished: tuple[str, ...] = ()) -> list[str]:
@@ -62,6 +62,13 @@ def test_who_left_out_a_collective_waits_in_that_of_the_others_a_step_later() ->
     assert blamed(ahead, ahead, ahead, waiting) == ["w3"], "one that made a collective too many comes later"
     assert blamed(waiting, ahead, ahead, waiting) == ["w1", "w2"], "nobody shared the steps of those ahead"
     assert blamed(waiting, waiting, waiting, waiting) == []
+
+
+def test_who_left_out_a_collective_waits_in_another_one_of_the_same_step() -> None:
+    waiting, alone = at({"all": (9, 8)}), at({"all": (9, 8)}, doing="barrier")
+    assert blamed(waiting, waiting, alone, waiting) == ["w2"]
+    more = at({"all": (10, 8)})  # the next bucket of the gradients is on its way too
+    assert blamed(more, more, alone, more) == ["w2"]
 
 
 def test_ranks_of_different_groups_may_be_in_different_steps() -> None:

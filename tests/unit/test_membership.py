@@ -591,6 +591,32 @@ def test_without_a_spare_a_cut_is_waited_out() -> None:
     assert drive.tell(Tick()) == []
 
 
+def test_where_all_wait_for_each_other_and_nobody_is_to_blame_the_same_ranks_meet_anew() -> None:
+    drive = Drive().run()
+    in_the_same_collective(drive)
+    assert not only(drive.tick(), Record)
+    drive.now += drive.membership.job.detection.between_steps_s
+    decisions = drive.tick()
+    assert [record.kind for record in only(decisions, Record)] == ["collective_broken", "world_formed"]
+    (announced,) = only(decisions, Announce)
+    assert announced.world.ranks == ("w0", "w1", "w2", "w3") and not announced.joining
+
+
+def test_nobody_is_stuck_while_somebody_is_at_work() -> None:
+    """A rank that has joined compiles for longer than any other may keep the others waiting."""
+    drive = Drive().run()
+    in_the_same_collective(drive)
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    drive.offer_all(2, lost=2)
+    drive.restore_all()
+    for worker in ("w0", "w1", "w3"):
+        drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 1, 0)))
+    drive.tell(Progressed(worker="w4", progress=at(2, "backward", 0, 0)))
+    drive.membership.watch.pace._first_s = 200.0
+    drive.now += drive.membership.job.detection.between_steps_s + 1
+    assert not only(drive.tick(), Record)
+
+
 def test_who_waits_for_a_node_that_is_cut_off_is_not_blamed_for_a_hang() -> None:
     drive = Drive().run()
     in_the_same_collective(drive)

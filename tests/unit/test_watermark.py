@@ -19,9 +19,9 @@ class Interrupted(BaseException):
     """As the signal's: thrown between the beginning of a collective and its being followed."""
 
 
-def begun(watermark: Watermark, *, over: bool) -> Work:
+def begun(watermark: Watermark, *, over: bool, what: str = "") -> Work:
     work = Work(over)
-    watermark.through("world", lambda: (work, work))
+    watermark.through("world", lambda: (work, work), what)
     return work
 
 
@@ -36,6 +36,17 @@ def test_a_stream_is_at_rest_once_all_its_collectives_are_over() -> None:
     assert late in watermark.pending()
     late.over = True
     assert watermark.at_rest("world") == 3 and not watermark.pending()
+
+
+def test_of_each_stream_it_is_told_which_collective_it_waits_in() -> None:
+    watermark = Watermark()
+    watermark.know("row")
+    begun(watermark, over=True, what="broadcast 4")
+    first = begun(watermark, over=False, what="allreduce 12")
+    begun(watermark, over=False, what="barrier")
+    assert watermark.counts()["world"] == (3, 1) and watermark.doing() == {"world": "allreduce 12"}
+    first.over = True
+    assert watermark.counts()["world"] == (3, 2) and watermark.doing() == {"world": "barrier"}
 
 
 def test_one_that_an_interruption_parted_from_its_count_stays_in_flight() -> None:
