@@ -8,6 +8,8 @@ be told), 130 interrupted.
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +27,7 @@ from chaos.git import GitError, Repository
 from chaos.interleaved import Bench, Interrupted, is_slower, measure, new_directory
 from chaos.provenance import tree_diff
 from chaos.record import check_report, write_text
-from chaos.revisions import directory_side, revision_side, with_baseline
+from chaos.revisions import NoSamples, directory_side, revision_side, with_baseline
 from chaos.scenario import Scenario, load_scenario
 from chaos.trial import interruptible
 from service.known import Known, known_in
@@ -64,12 +66,15 @@ def compare_stored(
         if repo != Path():
             Repository.around(repo)  # one that was named is one; around the current directory there need be none
         known = known_in(directory, repo)
-        if _is_directory(base) or _is_directory(head):
-            sides = [_of_scenario(_side(name, known), scenario) for name in (base, head)]
-            found = compare(*sides, trials_as_units=trials_as_units)
-        else:
-            names = [_tree_name(name, known) for name in (base, head)]
-            found = known.compare(*names, scenario=scenario, trials_as_units=trials_as_units)
+        try:
+            if _is_directory(base) or _is_directory(head):
+                sides = [_of_scenario(_side(name, known), scenario) for name in (base, head)]
+                found = compare(*sides, trials_as_units=trials_as_units)
+            else:
+                names = [_tree_name(name, known) for name in (base, head)]
+                found = known.compare(*names, scenario=scenario, trials_as_units=trials_as_units)
+        except NoSamples as error:
+            raise _explained(error, (base, head), known) from None
         return tell(found, output)
 
     return _guarded(work)
@@ -87,6 +92,8 @@ def compare_now(base: str, head: str, measuring: Measuring, output: Output) -> i
         with interruptible() as stop, Workshop(repository, measuring.directory, _progress) as workshop:
             bench = _bench(measuring, stop)
             first, second = workshop.arms(base, head)
+            if first.code == second.code:
+                _progress(f"{base} and {head} are the same code ({first.code.short}): an A/A comparison")
             found = measure(bench, first, second, scenarios, measuring.effort)
         return tell(found, output)
 
@@ -211,6 +218,25 @@ def _scenario(name: str) -> Scenario:
 
 def _is_directory(name: str) -> bool:
     return name != WORKING_TREE and Path(name).is_dir()
+
+
+def _explained(error: NoSamples, names: Sequence[str], known: Known) -> ChaosError:
+    """A name of no revision was most likely to be a directory: then the error says which one is missing."""
+    absent = [name for name in names if not _is_directory(name) and not _is_revision(name, known)]
+    paths = [name for name in absent if os.sep in name]
+    if paths:
+        return ChaosError(f"there is no directory {' and no directory '.join(paths)}")
+    return ChaosError(f"{error}; nor is there a directory {absent[0]}") if absent else error
+
+
+def _is_revision(name: str, known: Known) -> bool:
+    """Of a commit that only trials know too."""
+    if name == WORKING_TREE or re.fullmatch(r"[0-9a-f]{4,40}(-.*)?", name):
+        return True
+    try:
+        return known.repository is not None and bool(known.repository.commit(name))
+    except GitError:
+        return False
 
 
 def _side(name: str, known: Known) -> Side:

@@ -119,6 +119,9 @@ def notes(base: Side, head: Side) -> list[str]:
                 f"{unjudged} of {len(side.samples)} trials of {role} could not be judged, and count for nothing"
             )
     if base.samples and head.samples:
+        codes = [{sample.code for sample in side.samples} for side in (base, head)]
+        if codes[0] == codes[1]:
+            found.append("both sides are the same code: an A/A comparison, whose differences are noise")
         found += [f"versions differ: {field}" for field in differences(_newest(base).versions, _newest(head).versions)]
     return found
 

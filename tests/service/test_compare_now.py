@@ -95,6 +95,7 @@ def test_commits_with_other_dependencies_get_an_environment_of_their_own(scratch
     assert "the running one" not in done.stderr
     again = phoenix(scratch, "compare", head, head, "--ab", "--scenario", str(scratch.scenario))
     assert "all commits have the same dependencies" in again.stderr
+    assert f"{head} and {head} are the same code" in again.stderr
 
 
 @pytest.mark.soak

@@ -150,9 +150,13 @@ def test_the_command_compares_directories_and_writes_every_form(tmp_path: Path) 
 
 def test_an_empty_directory_and_an_unknown_commit_are_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    missing = [str(tmp_path / name) for name in ("old", "new")]
     for arguments, said in (
         ((str(tmp_path / "empty"), str(tmp_path / "empty")), "holds no finished trial"),
+        (missing, f"phoenix: there is no directory {missing[0]} and no directory {missing[1]}\n"),
+        (("HEAD", "nights/new"), "phoenix: there is no directory nights/new\n"),
         (("no-such-branch", "HEAD"), "there is no commit 'no-such-branch'"),
+        (("no-such-branch", "HEAD"), "nor is there a directory no-such-branch"),
         (("HEAD", "HEAD"), "the history is empty"),
         ((OLD, NEW, "--ab"), "name at least one scenario"),
     ):

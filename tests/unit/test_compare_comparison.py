@@ -162,6 +162,12 @@ def test_notes_name_what_makes_numbers_doubtful() -> None:
     said = "\n".join(compare(side("base", noisy(1)), unjudged).notes)
     assert "uncommitted changes (diff d1ff)" in said
     assert "1 of 11 trials of head could not be judged" in said
+    assert "A/A" not in said
+
+
+def test_a_code_against_itself_is_said_to_be_that() -> None:
+    (said,) = compare(side("base", noisy(1)), replace(side("base", noisy(2)), name="again")).notes
+    assert said.startswith("both sides are the same code: an A/A comparison")
 
 
 # --- how it is told ---------------------------------------------------------------------------------------------------
