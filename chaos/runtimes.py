@@ -70,6 +70,20 @@ def with_agent(job: Job) -> tuple[str, ...]:
     return ("-m", "chaos.agent", *job.workload)
 
 
+def restarting(
+    directory: PartDirectory, *, every: int, asynchronous: bool, timeout_s: float | None
+) -> Mapping[str, str]:
+    """The environment of a workload's restarting form under torchrun: where it writes, what it saves, its patience."""
+    told = {
+        "PHOENIX_RUN_DIR": str(directory.path),
+        "PHOENIX_PLAIN_CHECKPOINTS": f"{every}:{'async' if asynchronous else 'sync'}:{directory.checkpoints}",
+        # Without it (torch 2.13, gloo) the workers of the next round read the keys of the last: none starts.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    # A silent rank is found by the timeout of the others' collectives, and by nothing else.
+    return told if timeout_s is None else {**told, "PHOENIX_PLAIN_TIMEOUT_S": str(timeout_s)}
+
+
 class PhoenixRuntime:
     """`phoenix run` as users start it, with an agent in each worker."""
 
@@ -141,22 +155,15 @@ class TorchrunRuntime:
         size, path = str(job.cluster.world_size), str(job.directory.path)
         logs = str(job.directory.logs / "torchrun")  # else it makes a directory in /tmp, and leaves it
         flags = ("--standalone", "--nproc-per-node", size, "--max-restarts", str(self.restarts), "--log-dir", logs)
-        every, mode = job.checkpoint_every or self.every, "async" if self.asynchronous else "sync"
+        every = job.checkpoint_every or self.every
+        told = restarting(job.directory, every=every, asynchronous=self.asynchronous, timeout_s=self.timeout_s)
         return Command(
             argv=(
                 *job.on_its_disk,
                 *(sys.executable, "-m", "chaos.torchrun", path, size, "--"),
                 *(*flags, "--monitor-interval", "0.1", *with_agent(job), *job.restarting),
             ),
-            environment={
-                DIRECTORY: str(job.directory.agents),
-                "PHOENIX_RUN_DIR": path,
-                "PHOENIX_PLAIN_CHECKPOINTS": f"{every}:{mode}:{job.directory.checkpoints}",
-                # A silent rank is found by the timeout of the others' collectives, and by nothing else.
-                "PHOENIX_PLAIN_TIMEOUT_S": str(self.timeout_s),
-                # Without it (torch 2.13, gloo) the workers of the next round read the keys of the last: none starts.
-                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            },
+            environment={**told, DIRECTORY: str(job.directory.agents)},
         )
 
 

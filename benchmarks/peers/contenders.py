@@ -19,10 +19,11 @@ from benchmarks.peers.crew import Member, write_plan
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.scripts.probe import EVENTS, NODE, SETTINGS
 from chaos.cluster.layout import COORDINATOR_ADDRESS, NETWORK_FILE, Plane, addresses
-from chaos.runtimes import Command, Job, PhoenixRuntime
+from chaos.runtimes import Command, Job, PhoenixRuntime, restarting
 
 RESTARTS: Final = "100"
 LOOPBACK: Final = "127.0.0.1"
+TRAIN: Final = ("-m", "benchmarks.workloads.gpt")
 PORT: Final = 29500
 """On isolated nodes, whose networks nobody else uses."""
 
@@ -76,22 +77,25 @@ class Contender:
 
 
 def phoenix(contender: Contender, job: Job, environment: Environment) -> Command:
-    return PhoenixRuntime().command(replace(job, workload=("-m", "benchmarks.workloads.gpt", *job.workload)))
+    return PhoenixRuntime().command(replace(job, workload=(*TRAIN, *job.workload)))
 
 
 def plain(contender: Contender, job: Job, environment: Environment) -> Command:
     """Plain DDP under torchrun: what the overhead and the cost of all others are counted against."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.cluster.world_size))
-    argv = (environment.python, *launcher, "-m", "benchmarks.workloads.gpt", "--plain", *job.workload)
+    argv = (environment.python, *launcher, *TRAIN, "--plain", *job.workload)
     return Command(argv=argv, environment={"OMP_NUM_THREADS": "1", "PHOENIX_RUN_DIR": str(job.directory.path)})
 
 
 def disk(contender: Contender, job: Job, environment: Environment) -> Command:
     """torchrun restarts everybody; with nodes, one launcher on each, and one more that waits for a place."""
     launcher = (environment.python, "-m", "torch.distributed.run")
-    # torch 2.13: workers that restart on the launcher's own store read what their predecessors left there.
-    variables = {**contender.variables(job), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return _elastic(contender, job, launcher, "disk", variables)
+    chosen = contender.settings
+    variables = restarting(
+        job.directory, every=chosen["every"], asynchronous=chosen["asynchronous"], timeout_s=chosen.get("gloo_s")
+    )
+    train = (*TRAIN, "--restart", *job.workload)
+    return _elastic(contender, job, launcher, train, {**variables, "OMP_NUM_THREADS": "1"})
 
 
 def injob(contender: Contender, job: Job, environment: Environment) -> Command:
@@ -99,15 +103,15 @@ def injob(contender: Contender, job: Job, environment: Environment) -> Command:
     settings = json.loads(variables[SETTINGS])
     # A gated job stands still for seconds at a time, which learned timeouts would take for a hang.
     variables[SETTINGS] = json.dumps({**settings, "learn": settings["learn"] and "--gate" not in job.workload})
-    return _elastic(contender, job, (str(environment.bin / "ft_launcher"),), "injob", variables)
+    launcher = (str(environment.bin / "ft_launcher"),)
+    return _elastic(contender, job, launcher, contender.script("injob", job), variables)
 
 
 def _elastic(
-    contender: Contender, job: Job, launcher: tuple[str, ...], script: str, variables: Mapping[str, str]
+    contender: Contender, job: Job, launcher: tuple[str, ...], train: tuple[str, ...], variables: Mapping[str, str]
 ) -> Command:
     flags = [part for flag in contender.flags.items() for part in flag]
     common = ("--max-restarts", RESTARTS, *flags)
-    train = contender.script(script, job)
     if not job.cluster.isolated:
         local = _local_rendezvous(launcher)
         argv = (*launcher, *local, "--nproc-per-node", str(job.cluster.world_size), *common, *train)

@@ -200,8 +200,9 @@ class Stand:
         return replace(self._workers[holder], rank=order.rank)
 
     def _began(self, rank: int) -> int:
-        recent = reversed(self.events)
-        return next((event.at for event in recent if event.kind == "phase_entered" and event.rank == rank), 0)
+        """When the rank last began a step."""
+        begun = (e.at for e in reversed(self.events) if e.rank == rank and e.data.get("phase") == "forward")
+        return next(begun, 0)
 
     def _step_s(self) -> float:
         done = [event for event in self.events if event.kind == "step_committed"][-5 * RANKS :]

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +82,10 @@ def plain_session() -> Iterator[PlainSession]:
 
 
 @contextmanager
-def joined(timeout: timedelta | None = None) -> Iterator[None]:
-    """Inside, this process is a rank of the default group; `timeout` of its collectives (else gloo's own)."""
+def joined() -> Iterator[None]:
+    """Inside, this process is a rank of the default group."""
     if "RANK" in os.environ:
-        dist.init_process_group("gloo", timeout=timeout)
+        dist.init_process_group("gloo")
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:

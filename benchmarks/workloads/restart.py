@@ -31,7 +31,9 @@ from phoenix_core.events import EventWriter
 CHECKPOINTS: Final = "PHOENIX_PLAIN_CHECKPOINTS"
 """`every:sync:directory` or `every:async:directory`."""
 TIMEOUT_S: Final = "PHOENIX_PLAIN_TIMEOUT_S"
-"""Of the process group; gloo's own is half an hour, and nothing else finds a rank that is silent."""
+"""Of the process group (else gloo's own of half an hour): nothing else finds a rank that is silent."""
+NODE: Final = "PHOENIX_NODE"
+"""Where several launchers work together, each on a node of its own: its name."""
 KEPT: Final = 2
 COMPLETE: Final = ".metadata"
 """The file that torch.distributed.checkpoint writes last, and moves to its place when it is whole."""
@@ -148,14 +150,19 @@ class RestartSession(PlainSession):
 @contextmanager
 def restart_session() -> Iterator[RestartSession]:
     """As `plain_session`. The environment names the checkpoints, and the directory for events."""
-    checkpoints, timeout_s = Checkpoints.from_environment(), float(os.environ[TIMEOUT_S])
-    rank, round_ = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    worker = f"w{rank}.{round_}"
+    checkpoints = Checkpoints.from_environment()
+    rank, round_, pid = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.getpid()
+    # The pid, since each of several launchers counts its own rounds: two workers of a rank may have the same.
+    worker, node = f"w{rank}.{pid}", os.environ.get(NODE, "n0")
     path = Path(os.environ["PHOENIX_RUN_DIR"]) / "events" / f"{worker}.jsonl"
-    events = EventWriter(path, worker=worker, node="n0", rank=rank, generation=round_)
-    events.emit("worker_spawned", pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
+    events = EventWriter(path, worker=worker, node=node, rank=rank, generation=round_)
+    events.emit("worker_spawned", pid=pid, start_ticks=start_ticks(pid))
     try:
-        with joined(timedelta(seconds=timeout_s)):
+        with joined():
+            if TIMEOUT_S in os.environ:
+                dist.barrier()  # ranks that are still being started must not meet a short timeout
+                limit = timedelta(seconds=float(os.environ[TIMEOUT_S]))
+                dist.distributed_c10d._set_pg_timeout(limit)
             events.emit("communicator_ready", groups=1)
             yield RestartSession(rank, dist.get_world_size(), events, checkpoints)
     finally:

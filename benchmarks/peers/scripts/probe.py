@@ -14,7 +14,7 @@ from typing import Any
 from chaos.procfs import start_ticks
 from phoenix_core.events import EventWriter
 
-EVENTS, SETTINGS, NODE = "PEER_EVENTS", "PEER_SETTINGS", "PEER_NODE"
+EVENTS, SETTINGS, NODE = "PEER_EVENTS", "PEER_SETTINGS", "PHOENIX_NODE"
 
 
 class Probe:
