@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import math
 import random
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any, Final
 
+from benchmarks.costs import MEASURED, Costs, peers, phoenix
 from benchmarks.report import RESULTS, circumstances, heading, publish, table
 from chaos.mixes import LLAMA3
 
@@ -31,44 +31,6 @@ MONTH_S: Final = 30 * 86_400.0
 MTBF_GPU_HOURS: Final = 54 * 24 * 16_384 / sum(cause.seen for cause in LLAMA3)
 # After these a new process on the same node will do; after the others the node is out until it is repaired.
 SOFT: Final = frozenset({"software bug", "dependency", "NCCL watchdog timeout", "network switch or cable"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """What one runtime pays. Seconds from the fault to the first new step, without the work that is done again.
-
-    `lost_steps`: steps done again; None: everything since the last checkpoint. `save_s`: how long a checkpoint stops
-    training. `source`: where the numbers are from.
-    """
-
-    name: str
-    ended_s: float
-    silent_s: float
-    overhead: float
-    lost_steps: float | None
-    save_s: float
-    source: str
-
-
-RECORDED: Final = "recorded on the machine that measured PHOENIX, 4 ranks on 2 cores"
-PEERS: Final = (
-    Costs(name="torchrun restart, checkpoint on disk", ended_s=7.8 - 1.93, silent_s=48.9 - 1.93, overhead=1.0,
-          lost_steps=None, save_s=0.07 * 10 * 0.29,
-          source=f"{RECORDED}: 7.8 s (SIGKILL), 48.9 s (SIGSTOP, 10 s gloo timeout), less 1.93 s recomputing"),
-    Costs(name="the same, if a save stops training for 5 s", ended_s=7.8 - 1.93, silent_s=48.9 - 1.93, overhead=1.0,
-          lost_steps=None, save_s=5.0, source="assumed: a save as larger states have it"),
-    Costs(name="torchft, timeouts of its example", ended_s=5.38, silent_s=5.25, overhead=1.06, lost_steps=1, save_s=0.0,
-          source=f"{RECORDED}, nightly 2026.10.26: survivors' next step; the samples of the lost group are dropped"),
-    Costs(name="torchft, tuned", ended_s=1.16, silent_s=5.25, overhead=1.06, lost_steps=1, save_s=0.0,
-          source=f"{RECORDED}; for a stop only the example's timeouts were measured"),
-    Costs(name="NVRx in-process restart, tuned", ended_s=5.35, silent_s=8.2, overhead=1.0, lost_steps=None, save_s=0.26,
-          source=f"{RECORDED}, 0.7.0 with 2 s gloo timeout; its local checkpoint stops training for 0.26 s"),
-    Costs(name="NVRx ft_launcher", ended_s=9.7, silent_s=36.0, overhead=1.0, lost_steps=None, save_s=0.26,
-          source=f"{RECORDED}, 0.7.0"),
-    Costs(name="Megatron restart, as published for 8,192 GPUs", ended_s=388.0, silent_s=988.0, overhead=1.0,
-          lost_steps=None, save_s=0.26,
-          source="published: 6.47 min to stop, reschedule, load, connect, warm up; a hang adds a 10 min timeout"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,33 +110,6 @@ def month(costs: Costs, world: World, seed: int) -> Month:
     return Month(goodput=max(0.0, useful) / MONTH_S * share, failures=failures, waited_s=waited)
 
 
-def phoenix(results: Path = RESULTS) -> tuple[Costs, Costs]:
-    """From the published measurements of this repository: overhead as step time, and (dearer) as processor time.
-
-    Step time is charged with all that the job's other processes use, and never taken for less than none. Raises OSError
-    or KeyError where the measurements are not there.
-    """
-    recovery = json.loads((results / "recovery.json").read_text())
-    overhead = json.loads((results / "overhead.json").read_text())
-    downtime = {
-        kind: median(s["downtime_s"] for s in recovery["samples"] if s["fault"]["kind"] == kind and s["downtime_s"])
-        for kind in ("process_kill", "process_stop")
-    }
-    processor = fmean(pair["treated_cpu_s"] / pair["baseline_cpu_s"] for pair in overhead["pairs"])
-    ratio = overhead["ratio"]
-    ours = Costs(
-        name="PHOENIX",
-        ended_s=downtime["process_kill"],
-        silent_s=downtime["process_stop"],
-        overhead=max(1.0, ratio["value"] * (1 + ratio["hidden"])),
-        lost_steps=fmean(sample["lost_steps"] for sample in recovery["samples"]),
-        save_s=0.0,
-        source=f"recovery.json and overhead.json of {recovery['at'][:10]}: median downtime, paired step time",
-    )
-    dearer = replace(ours, name="PHOENIX, overhead as processor time", overhead=max(1.0, processor))
-    return ours, dearer
-
-
 def simulate(runtimes: Sequence[Costs], options: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for costs in runtimes:
@@ -222,6 +157,9 @@ METHOD: Final = """\
 
 ## Costs
 
+Measured beside PHOENIX by `make bench-peers`: {beside} of the other runtimes. Of the rest the source says where the
+numbers are from.
+
 """
 LIMITS: Final = """
 ## Limits
@@ -253,7 +191,11 @@ def page(document: Mapping[str, Any], where: Mapping[str, object], command: str)
         [_costs_row(costs) for costs in document["costs"]],
     )
     title = heading("Goodput of a simulated month", where, command)
-    method = METHOD.format(**assumed, repair_h=assumed["repair_s"] / 3600)
+    method = METHOD.format(
+        **assumed,
+        repair_h=assumed["repair_s"] / 3600,
+        beside=sum(costs["source"].startswith(MEASURED) for costs in document["costs"]),
+    )
     return f"{title}{ABOUT}\n{goodput}\nFailures in a month: {failures} GPUs.\n\n{method}{costs}{LIMITS}"
 
 
@@ -275,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, KeyError, ValueError) as error:
         print(f"benchmarks.goodput: needs recovery.json and overhead.json (`make bench`): {error}", file=sys.stderr)
         return 2
-    runtimes = (*ours, *PEERS)
+    runtimes = (*ours, *peers(options.out))
     world = World(
         gpus=8, mtbf_gpu_hours=options.mtbf_hours, spares=options.spares, step_s=options.step,
         repair_s=options.repair_hours * 3600,

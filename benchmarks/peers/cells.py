@@ -43,6 +43,11 @@ class Cell:
 Cells = Mapping[str, Cell]
 
 
+def cells_of(document: Mapping[str, Any]) -> dict[str, Cell]:
+    """Those of a published peers.json. Raises KeyError, TypeError or AttributeError for one that this does not know."""
+    return {name: Cell.from_json(cell) for name, cell in document["cells"].items()}
+
+
 def name_of(contender: Contender, metric: str) -> str:
     return f"{contender.key}/{metric}"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.gated import GatedJob, JobEnded
@@ -106,7 +107,8 @@ class Bench:
                 for name, who, where in (("plain", PLAIN, own()), ("treated", contender, environment))
             )
             pairs = alternate(baseline, treated, session=SESSION, options=options)
-        return {"value": {"ratio": ratio_of(pairs).__dict__, "hidden": hidden(pairs)}}
+        step_s = median(pair.baseline_s for pair in pairs)
+        return {"value": {"ratio": ratio_of(pairs).__dict__, "hidden": hidden(pairs), "step_s": step_s}}
 
     def _gated(self, who: Contender, environment: Environment, directory: Path, gate: Path) -> Command:
         steps = WARM_UP_STEPS + self._options.pairs * self._options.block_steps
