@@ -28,6 +28,15 @@ def publish(name: str, document: Mapping[str, object], page: str, directory: Pat
     return data, text
 
 
+def fill(page: Path, name: str, text: str) -> None:
+    """Put text between `<!-- NAME -->` and `<!-- /NAME -->` of a page. Raises ValueError where it has no such place."""
+    before, opened, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    _, closed, after = rest.partition(f"<!-- /{name} -->")
+    if not (opened and closed):
+        raise ValueError(f"{page} has no place for {name}")
+    page.write_text(f"{before}{opened}{text}{closed}{after}")
+
+
 def heading(title: str, where: Mapping[str, object], command: str) -> str:
     """The top of a page: what was measured, by which command, on what."""
     host, versions = where["machine"], where["versions"]

@@ -1,7 +1,7 @@
 """The pages as an ASGI application over the REST API that `api` reaches.
 
-    /  /runs  /runs/{id}  /trials/{id}  /history  /heatmap  /compare  /regressions  /faults  /schedules  /machines
-    /settings  /login  /static/... (own styles and scripts, Plotly of the installed wheel)
+    /  /runs  /runs/{id}  /trials/{id}  /history  /heatmap  /compare  /regressions  /peers  /faults  /schedules
+    /machines  /settings  /login  /static/... (own styles and scripts, Plotly of the installed wheel)
 
 A page is rendered whole by the server and needs no script to be read. The script (static/live.js)
 fetches the same page again when the run's event stream speaks and swaps what changed: one rendering,
@@ -34,6 +34,7 @@ from dashboards.pages import (
     home,
     login,
     machines,
+    peers,
     regressions,
     run,
     runs,
@@ -56,6 +57,7 @@ VIEWS: dict[str, View] = {
     "/heatmap": heatmap.page,
     "/compare": compare.page,
     "/regressions": regressions.page,
+    "/peers": peers.page,
     "/faults": faults.page,
     "/schedules": schedules.page,
     "/machines": machines.page,

@@ -16,6 +16,7 @@ SECTIONS = (
     ("/heatmap", "Heatmap"),
     ("/compare", "Compare"),
     ("/regressions", "Regressions"),
+    ("/peers", "Peers"),
     ("/faults", "Faults"),
     ("/schedules", "Schedules"),
     ("/machines", "Machines"),

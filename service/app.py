@@ -26,6 +26,7 @@ from service.routes import (
     health,
     history,
     notes,
+    peers,
     reverts,
     runs,
     schedules,
@@ -40,7 +41,7 @@ PREFIX = "/api/v1"
 # Who may use what: a viewer may read what an operator may change.
 ROUTERS: Final = (
     (
-        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, notes),
+        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, notes, peers),
         (for_operators,),
     ),
     ((audit, tokens, webhooks), (for_admins,)),

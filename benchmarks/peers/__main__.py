@@ -3,6 +3,7 @@
     python -m benchmarks.peers                                   all of it: about 40 minutes
     python -m benchmarks.peers --only phoenix nvrx-inprocess --metrics kill --trials 2
     python -m benchmarks.peers --list                            who is compared, and in which settings
+    python -m benchmarks.peers --pages                           measure nothing; write the pages of what is known anew
 
 Each peer has a virtual environment of its own, which the first run makes. What the same code has measured with the same
 versions is kept, so that a run which was broken off goes on where it was (`--fresh` begins anew).
@@ -18,18 +19,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.cells import METRICS, Cell, name_of, plan, time_text
+from benchmarks.peers.cells import METRICS, Cell, cells_of, name_of, plan, time_text
 from benchmarks.peers.contenders import Contender
 from benchmarks.peers.entries import CONTENDERS
 from benchmarks.peers.measure import Bench, wanted_samples
-from benchmarks.peers.page import page, plot
-from benchmarks.report import RESULTS, circumstances, publish
+from benchmarks.peers.page import page, plot, readme, sections
+from benchmarks.report import RESULTS, circumstances, fill, publish
 from chaos.trial import EXIT_USAGE
 
 EXIT_INTERRUPTED = 130
+README = RESULTS.parents[1] / "README.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(*(f"{c.key:28} {c.title}, {c.setting}: {c.note}" for c in CONTENDERS), sep="\n")
         return 0
+    if options.pages:
+        return rewrite(options.out)
     cells = {} if options.fresh else kept(options.out / "peers.json")
     command = shlex.join(["python", "-m", "benchmarks.peers", *(sys.argv[1:] if arguments is None else arguments)])
     where = circumstances()
@@ -60,7 +65,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _tell("interrupted; what was measured is written, and the next run goes on from there")
             return EXIT_INTERRUPTED
     _tell(f"written: {write(cells, where, command, options.out)}")
+    tell_readme(cells, options.out)
     return 0
+
+
+def rewrite(directory: Path) -> int:
+    """The pages of what was measured before, with the circumstances of that time."""
+    try:
+        document = json.loads((directory / "peers.json").read_text())
+        cells = cells_of(document)
+        where = {name: value for name, value in document.items() if name not in ("command", "cells", "sections")}
+        _tell(f"written: {write(cells, where, document['command'], directory)}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        print(f"benchmarks.peers: {directory / 'peers.json'} cannot be used: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    tell_readme(cells, directory)
+    return 0
+
+
+def tell_readme(cells: Mapping[str, Cell], directory: Path, page: Path = README) -> None:
+    """The README shows what is published, and nothing else."""
+    if directory.resolve() == RESULTS:
+        fill(page, "peers", readme(CONTENDERS, cells))
 
 
 def told(cell: Cell) -> str:
@@ -73,15 +99,16 @@ def told(cell: Cell) -> str:
 def kept(path: Path) -> dict[str, Cell]:
     """The cells of an earlier run; none where there is no file, or one that this version does not understand."""
     try:
-        document = json.loads(path.read_text())
-        return {name: Cell.from_json(cell) for name, cell in document["cells"].items()}
-    except (OSError, ValueError, KeyError, TypeError):
+        return cells_of(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
 def write(cells: Mapping[str, Cell], where: Mapping[str, Any], command: str, directory: Path) -> str:
     """JSON, page and plot; returns where they are."""
-    document = {**where, "command": command, "cells": {name: cell.to_json() for name, cell in sorted(cells.items())}}
+    told = [asdict(section) for section in sections(CONTENDERS, cells)]
+    measured = {name: cell.to_json() for name, cell in sorted(cells.items())}
+    document = {**where, "command": command, "sections": told, "cells": measured}
     data, text = publish("peers", document, page(CONTENDERS, cells, where, command), directory)
     picture = directory / "peers.svg"
     picture.write_text(plot(CONTENDERS, cells))
@@ -110,6 +137,7 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=120.0, help="seconds for a block of steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="keep nothing of an earlier run")
+    parser.add_argument("--pages", action="store_true", help="measure nothing; write the pages of what is known anew")
     parser.add_argument("--list", action="store_true", help="list the contenders and end")
     parser.add_argument("--raw", type=Path, help="keep the raw directories here")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where peers.json, peers.md and peers.svg go")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
@@ -15,44 +16,77 @@ from chaos.compare.ranks import hodges_lehmann
 from phoenix_core.timeline import Phase
 
 TITLES: Final = {"kill": "kill -9", "hang": "SIGSTOP", "node": "node lost", "partition": "node cut off"}
+OVERHEAD: Final = ("overhead", "charged")
 PACKAGES: Final = ("torchft-nightly", "nvidia-resiliency-ext", "torch", "numpy")
 COLOURS: Final = {"kill": "#3b6fb6", "hang": "#c2571a", "node": "#4c8c4a", "partition": "#8e5aa8"}
-METHOD: Final = """
+METHOD: Final = """\
 Seconds from the injection of the fault until every rank has committed a new step that it began after the fault: median
 (least-greatest), detection and recomputation included. Four ranks, each a node of its own where whole nodes are lost or
 cut off (network namespaces on one machine; the first node, which keeps the rendezvous of most, is spared). The same
-model, data, seed, ranks hit and instants within the step for everybody. *goes on* is when all ranks but the one that
-was hit have done so: it differs only for those that train on with fewer. *lost* counts steps begun a second time, the
-interrupted one included. *twin*: are the losses after the fault those of an undisturbed run of the same runtime, in
+model, data, seed, ranks hit and instants within the step for everybody. For runtimes that train on with fewer ranks it
+also says when those have done so (“goes on”)."""
+RATIOS: Final = """\
+The median of all ratios of two recoveries (95 % interval, where there are enough of both); whoever did not recover took
+for ever."""
+PHASES: Final = """\
+Median seconds of each phase, as far as the runtime's own events tell; what a dash hides is part of the next. “goes on”
+is when all ranks but the one that was hit have committed such a step. “lost” counts steps begun a second time, the
+interrupted one included. “twin”: are the losses after the fault those of an undisturbed run of the same runtime, in
 every bit? A difference of about 1e-07 is rounding, not other data: DDP lays its buckets out anew after its first step,
-so one that was made anew adds up gradients in another order once.
-"""
+so one that was made anew adds up gradients in another order once."""
+COST: Final = """\
+Step time over plain DDP (95 % interval); the same, charged with all that the job uses of the processors while it waits;
+and what it takes beyond plain DDP."""
+NOTHING: Final = "Not measured on this machine yet: `make bench-peers` does it.\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A table and what its numbers mean: of the published page, and of the page of the service."""
+
+    title: str
+    text: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def sections(contenders: Sequence[Contender], cells: Cells) -> tuple[Section, ...]:
+    who, faults = ("runtime", "setting"), tuple(TITLES[kind] for kind in KINDS)
+    phases = tuple(phase.value for phase in Phase)
+    software = f"In environments of their own: {'; '.join(_software(contenders, cells))}."
+    parts: tuple[tuple[str, str, tuple[str, ...], Sequence[Sequence[str]]], ...] = (
+        ("Recovery", METHOD, faults, _recovery_rows(contenders, cells)),
+        ("Times as long as PHOENIX", RATIOS, faults, _ratio_rows(contenders, cells)),
+        ("After a kill", PHASES, ("goes on", *phases, "lost", "twin"), _kill_rows(contenders, cells)),
+        ("Without a failure", COST, (*OVERHEAD, "spare ranks", "processes", "memory"), _cost_rows(contenders, cells)),
+        ("Settings", software, ("what was set",), [[c.title, c.setting, c.note] for c in contenders]),
+    )
+    return tuple(
+        Section(title=title, text=text, header=(*who, *header), rows=tuple(tuple(row) for row in rows))
+        for title, text, header, rows in parts
+    )
 
 
 def page(contenders: Sequence[Contender], cells: Cells, where: Mapping[str, Any], command: str) -> str:
-    text = heading("PHOENIX and its peers", where, command)
-    text += f"![Recovery times](peers.svg)\n\n## Recovery\n{METHOD}\n"
-    text += table(["runtime", "setting", *(TITLES[kind] for kind in KINDS)], _recovery_rows(contenders, cells))
-    text += (
-        "\n## Times as long as PHOENIX\n\nThe median of all ratios of two recoveries (95 % interval, where there are "
-    )
-    text += "enough of both); whoever did not recover took for ever.\n\n"
-    text += table(["runtime", "setting", *(TITLES[kind] for kind in KINDS)], _ratio_rows(contenders, cells))
-    text += "\n## After a kill\n\nMedian seconds of each phase, as far as the runtime's own events tell; "
-    text += "what a dash hides is part of the next.\n\n"
-    text += table(
-        ["runtime", "setting", "goes on", *(phase.value for phase in Phase), "lost", "twin"],
-        _kill_rows(contenders, cells),
-    )
-    text += "\n## Without a failure\n\nStep time over plain DDP (95 % interval); the same, charged with all that "
-    text += "the job uses of the processors while it waits; and what it takes beyond plain DDP.\n\n"
-    text += table(
-        ["runtime", "setting", "overhead", "charged", "spare ranks", "processes", "memory"],
-        _cost_rows(contenders, cells),
-    )
-    text += "\n## Settings\n\n" + "".join(f"- {c.title}, {c.setting}: {c.note}.\n" for c in contenders)
-    text += "\nIn environments of their own: " + "; ".join(_software(contenders, cells)) + ".\n"
-    return text
+    parts = [f"\n## {s.title}\n\n{s.text}\n\n{table(s.header, s.rows)}" for s in sections(contenders, cells)]
+    return f"{heading('PHOENIX and its peers', where, command)}![Recovery times](peers.svg)\n{''.join(parts)}"
+
+
+def readme(contenders: Sequence[Contender], cells: Cells) -> str:
+    """The table of the README: everybody in every setting; the page has what explains it."""
+    if not cells:
+        return NOTHING
+    kinds = ("kill", "hang")
+    rows = [
+        [
+            c.title,
+            c.setting,
+            *(_recovery_text(c, shown(c, kind, cells), kind) for kind in kinds),
+            _ratio_texts(shown(c, "overhead", cells))[0],
+        ]
+        for c in contenders
+    ]
+    return table(["runtime", "setting", *(TITLES[kind] for kind in kinds), OVERHEAD[0]], rows)
 
 
 def _software(contenders: Sequence[Contender], cells: Cells) -> list[str]:

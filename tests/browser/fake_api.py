@@ -210,6 +210,7 @@ class FakeApi:
         self.kinds = [dict(kind) for kind in KINDS]
         self.lists = fake_service.lists()
         self.session: Json = dict(fake_service.EVERYBODY)
+        self.peers: Json | None = fake_service.peers()
         self.queue: Json = {"queued": 0, "running": 1, "halted": None}
         self.series = fake_history.series()
         self.machine_changed = True
@@ -322,6 +323,10 @@ class FakeApi:
             return self.broken[name]
         if name == "queue":
             return JSONResponse(self.queue)
+        if name == "peers" and self.peers is not None:
+            return JSONResponse(self.peers)
+        if name == "peers/plot":
+            return Response('<svg xmlns="http://www.w3.org/2000/svg" style="color:red"/>', media_type="image/svg+xml")
         items = {"scenarios": self.scenarios, "fault-kinds": self.kinds, "workloads": WORKLOADS, **self.lists}.get(name)
         if items is None:
             return problem(404, "Not Found", f"nothing is listed at {name}")

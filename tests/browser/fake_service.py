@@ -120,3 +120,26 @@ def lists() -> dict[str, list[Json]]:
         "schedules/sch-2/firings": [],
         "webhooks/wh-1/deliveries": list(DELIVERIES),
     }
+
+
+def peers() -> Json:
+    """As `make bench-peers` publishes it; one section of several, with a value and a reason."""
+    return {
+        "at": iso(-4000),
+        "commit": "9f2c41d7a0b35e86c1d4f7720a9be5c3d8e6f014",
+        "dirty": False,
+        "machine": {"cpu": "Test CPU", "cores": 2, "memory_gib": 24},
+        "versions": {"torch": "2.13.0"},
+        "command": "python -m benchmarks.peers",
+        "sections": [
+            {
+                "title": "Recovery",
+                "text": "Seconds from the injection of the fault until every rank has committed a new step.",
+                "header": ["runtime", "setting", "kill -9", "SIGSTOP"],
+                "rows": [
+                    ["PHOENIX, 1 spare", "default", "0.61 s (0.58-0.66) n=5", "0.83 s n=1"],
+                    ["torchft", "tuned", "3.46 s (3.42-3.78) n=5", "never whole (nobody ends the stopped process)"],
+                ],
+            }
+        ],
+    }

@@ -39,6 +39,7 @@ ANSWERS = (
     ("/audit", "/audit"),
     ("/history/series", "/history/series"),
     ("/history?scenario=stop-one&metric=recovery", "/history"),
+    ("/peers", "/peers"),
     ("/comparisons?base=aaaaaaa&head=bbbbbbb", "/comparisons"),
 )
 

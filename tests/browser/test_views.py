@@ -55,7 +55,18 @@ async def test_every_view_can_be_read_without_seeing_it(pages: httpx.AsyncClient
 @pytest.mark.parametrize("path", [path for path in VIEWS if path != "/login"])
 async def test_the_way_to_every_view_stands_on_every_view(pages: httpx.AsyncClient, path: str) -> None:
     page = await body(pages, path)
-    for section in ("Home", "Runs", "History", "Heatmap", "Compare", "Regressions", "Faults", "Machines", "Settings"):
+    for section in (
+        "Home",
+        "Runs",
+        "History",
+        "Heatmap",
+        "Compare",
+        "Regressions",
+        "Peers",
+        "Faults",
+        "Machines",
+        "Settings",
+    ):
         assert f">{section}</a>" in page
     assert page.split("</nav>")[0].count('aria-current="page"') == 1
     assert "Halt now" in page, "all faults can be taken back from everywhere"
@@ -234,3 +245,19 @@ async def test_made_up_data_is_called_so(api: FakeApi, pages: httpx.AsyncClient)
 async def test_a_page_that_the_service_refuses_says_so(api: FakeApi, pages: httpx.AsyncClient) -> None:
     api.broken = {"schedules": problem(500, "Broken", "the disk is full")}
     assert "the disk is full" in await body(pages, "/schedules", 502)
+
+
+async def test_peers_shows_what_was_published_and_else_how_to_measure_it(
+    api: FakeApi, pages: httpx.AsyncClient
+) -> None:
+    page = await body(pages, "/peers")
+    for said in (
+        "Test CPU, 2 cores",
+        "python -m benchmarks.peers",
+        "never whole (nobody ends",
+        "0.61 s (0.58-0.66) n=5",
+    ):
+        assert said in page
+    assert 'src="/api/v1/peers/plot"' in page
+    api.peers = None
+    assert '<pre tabindex="0">make bench-peers</pre>' in await body(pages, "/peers")

@@ -11,6 +11,7 @@ VIEWS = (
     "/compare",
     "/compare?base=aaaaaaaaaaaa&head=bbbbbbbbbbbb",
     "/regressions?show=all",
+    "/peers",
     "/faults",
     "/schedules",
     "/machines",

@@ -18,8 +18,8 @@ from benchmarks.peers.entries import CONTENDERS, KINDS
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.measure import worst_twin
 from benchmarks.peers.observed import Sample, holders, lost_steps, sample, twin_verdict
-from benchmarks.peers.page import page, plot
-from benchmarks.report import circumstances
+from benchmarks.peers.page import NOTHING, page, plot, readme
+from benchmarks.report import RESULTS, circumstances, fill
 from chaos.record import PartDirectory
 from chaos.runtimes import Job
 from chaos.scenario import Cluster
@@ -245,6 +245,36 @@ def test_a_world_that_is_never_whole_says_why_and_when_the_others_go_on() -> Non
     cells = {name_of(contender, "hang"): Cell(samples=(one(None, goes_on_s=1.5, why="x"),))}
     text = page([contender], cells, circumstances(), "make bench-peers")
     assert f"never whole ({contender.alone['hang']}); goes on 1.50 s" in text
+
+
+def test_the_readme_shows_what_is_published_and_nothing_else(tmp_path: Path) -> None:
+    shows = command.README.read_text().partition("<!-- peers -->\n")[2].partition("<!-- /peers -->")[0]
+    assert shows == readme(CONTENDERS, command.kept(RESULTS / "peers.json")), "python -m benchmarks.peers --pages"
+    copy = tmp_path / "README.md"
+    copy.write_text("before\n<!-- peers -->\nold\n<!-- /peers -->\nafter\n")
+    command.tell_readme(some_cells(), RESULTS, copy)
+    before, table, after = copy.read_text().partition(readme(CONTENDERS, some_cells()))
+    assert (before, after) == ("before\n<!-- peers -->\n", "<!-- /peers -->\nafter\n")
+    assert "| PHOENIX, 1 spare | default | 4.25 s (0.50-8.00) n=2 | not measured yet | 1.010 (0.990-1.030) |" in table
+    command.tell_readme({}, tmp_path, copy)  # results elsewhere are nobody's
+    assert NOTHING not in copy.read_text()
+    copy.write_text("nothing")
+    with pytest.raises(ValueError, match="has no place for peers"):
+        fill(copy, "peers", "")
+
+
+def test_pages_are_written_anew_with_the_circumstances_of_the_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--pages", "--out", str(tmp_path)]) == 2
+    assert "peers.json cannot be used" in capsys.readouterr().err
+    then = {**circumstances(), "at": "2026-11-01T00:00:00.000Z", "commit": "c0ffee"}
+    command.write(some_cells(), then, "make bench-peers", tmp_path)
+    text = (tmp_path / "peers.md").read_text()
+    (tmp_path / "peers.md").unlink()
+    assert command.main(["--pages", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "peers.md").read_text() == text
+    assert "c0ffee" in text and "2026-11-01" in text
 
 
 def test_the_plot_is_xml_with_a_dot_for_each_recovery() -> None:
