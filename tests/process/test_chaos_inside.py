@@ -46,6 +46,13 @@ def test_what_the_runtime_heals_passes_every_check(run_dir: Path, name: str) -> 
 
 
 @pytest.mark.soak
+def test_a_checkpoint_that_was_cut_short_is_not_taken_for_the_latest(run_dir: Path) -> None:
+    result = trial(run_dir, "kill-in-a-save")
+    assert result.verdict is Verdict.PASS, result.to_json()
+    assert result.recoveries[-1].resume_step == 40  # that of step 60 was being written, and was written again
+
+
+@pytest.mark.soak
 def test_a_flipped_bit_that_nobody_notices_does_not_pass_for_a_good_run(run_dir: Path) -> None:
     result = trial(run_dir, "gradient-bitflip")
     assert result.checks["fired"].verdict is Verdict.PASS

@@ -36,6 +36,17 @@ scenarios:
 """
 
 
+SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+# What somebody who runs training jobs has reported in public: issues by project, and two papers.
+REPORTS = (
+    "marin#7344", "pytorch#97191", "elastic#134", "flyte-sdk#698", "pytorch#150916", "pytorch#67742", "dlrover#450",
+    "nccl#905 and #1664", "Llama 3 report and arXiv 2410.21680", "open-gpu-kernel-modules, issue 1355",
+    "open-gpu-kernel-modules, issue 1045", "k8s-device-plugin#1014", "NVSentinel#1748", "transformers#35525 and #35782",
+    "KempnerForge#102", "Automodel#3254", "traceml#252", "torchft's punisher and Clockwork's comparison",
+    "TensorRT-LLM#15610 and vllm#40652", "NVRx#348", "Megatron-LM#5281",
+)  # fmt: skip
+
+
 def load(directory: Path, text: str = SUITE) -> Suite:
     (directory / "one.yaml").write_text(SCENARIO)
     (directory / "suite.yaml").write_text(text)
@@ -118,3 +129,11 @@ def test_a_suite_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_exported_schema_is_a_schema_and_takes_a_suite() -> None:
     Draft202012Validator.check_schema(json.loads(schema_text()))
     Draft202012Validator(suite_schema()).validate({"name": "x", "scenarios": [{"file": "a.yaml"}]})
+
+
+def test_every_public_report_is_replayed_in_the_nightly_or_in_the_campaign() -> None:
+    suites = [load_suite(SCENARIOS / name) for name in ("nightly.yaml", "suites/campaign.yaml")]
+    names = {trial.scenario.name for suite in suites for trial in suite.trials}
+    heads = [(SCENARIOS / f"{name}.yaml").read_text().partition("name:")[0] for name in sorted(names)]
+    said = " ".join(" ".join(head.replace("#\n", "").split("\n# ")) for head in heads)
+    assert [report for report in REPORTS if report not in said] == []
