@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
 
-.PHONY: help demo serve test check docs bench bench-peers gpu soak clean
+.PHONY: help demo serve test check docs nightly bench bench-peers gpu soak clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -43,6 +43,9 @@ check: $(DEV)  ## format, lint and types
 docs: $(DEV)  ## write docs/reference/ from the code, and the pictures of the pages
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.screenshots
+
+nightly: $(BASE)  ## every scenario once, the table into benchmarks/results/nightly.md (at most 45 minutes)
+	$(BIN)/phoenix nightly scenarios/nightly.yaml --markdown benchmarks/results/nightly.md $(ARGS)
 
 bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, goodput, into benchmarks/results/
 	$(BIN)/python -m benchmarks.recovery

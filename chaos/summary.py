@@ -132,7 +132,7 @@ def markdown(summary: Summary) -> str:
         f"# Suite {summary.suite}: {summary.verdict.value}",
         "",
         *([summary.description, ""] if summary.description else []),
-        f"{tally(summary)}. Commit {commit}{dirty}, begun {summary.started_at}.",
+        f"{tally(summary)}. Commit {commit}{dirty}, begun {summary.started_at}{_where(summary)}.",
     ]
     if share is not None:
         lines.append(
@@ -146,6 +146,11 @@ def markdown(summary: Summary) -> str:
         lines += ["", "## Why", ""]
         lines += [f"- **{entry.name}** ({entry.state.value}): {_one_line(entry.reason)}" for entry in told]
     return "\n".join(lines) + "\n"
+
+
+def _where(summary: Summary) -> str:
+    host = summary.provenance.machine
+    return f", on {host['cpu']}, {host['cores']} cores" if {"cpu", "cores"} <= host.keys() else ""
 
 
 def _row(entry: Entry) -> str:
