@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.nn import functional as F
 
+from benchmarks.gpu_fault import OWN, WAYS, Way
 from benchmarks.stats import Spread, paired_ratio
 from benchmarks.workloads.model import GPT, VOCABULARY, Shape
 from phoenix_core import rng
@@ -262,22 +263,37 @@ def _all_reduce(place: Place, hub: Hub) -> str:
 
 
 def device_error(place: Place) -> Outcome:
-    """An illegal memory access in a process of its own: is it told from the script's errors, and does that end?"""
-    began = time.monotonic()
-    command = [sys.executable, "-m", "benchmarks.gpu_fault", place.device.type]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return Outcome(part="device_error", verdict=FAIL, reason=f"the process did not end in {CHILD_LIMIT_S:.0f} s")
-    try:
-        said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        return Outcome(part="device_error", verdict=FAIL, reason=f"it said nothing: {done.stderr[-500:]}")
-    said["seconds"] = time.monotonic() - began
-    right = said["code"] == 700 and said["action"] == "respawn"
-    usable = bool(torch.ones(4, device=place.device).sum() == 4)
-    reason = "" if right and usable else f"classified as {said}" if usable else "the GPU cannot be used afterwards"
-    return Outcome(part="device_error", verdict=PASS if not reason else FAIL, reason=reason, measured=said)
+    """Errors in processes of their own: are they told from the script's, and does the GPU outlive them?"""
+    kind, began = place.device.type, time.monotonic()
+    # An error ends the context, so on a GPU each has a process; where they are only raised one does for all.
+    groups = [[name] for name in WAYS] if kind == "cuda" else [list(WAYS)]
+    measured: dict[str, Any] = {}
+    for names in groups:
+        command = [sys.executable, "-m", "benchmarks.gpu_fault", kind, *names]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            reason = f"{names[0]}: the process did not end in {CHILD_LIMIT_S:.0f} s"
+            return Outcome(part="device_error", verdict=FAIL, reason=reason, measured=measured)
+        measured |= {said.pop("way"): said for said in map(json.loads, _lines(done.stdout))}
+        if silent := [name for name in names if name not in measured]:
+            reason = f"{silent[0]}: it said nothing: {done.stderr[-500:]}"
+            return Outcome(part="device_error", verdict=FAIL, reason=reason, measured=measured)
+    wrong = [f"{name} was classified as {said}" for name, said in measured.items() if not _right(WAYS[name], said)]
+    if bool(torch.ones(4, device=place.device).sum() != 4):
+        wrong.append("the GPU cannot be used afterwards")
+    measured["seconds"] = time.monotonic() - began
+    return Outcome(part="device_error", verdict=FAIL if wrong else PASS, reason="; ".join(wrong), measured=measured)
+
+
+def _lines(output: str) -> list[str]:
+    """What is ours of it; a device may print words of its own."""
+    return [line for line in output.splitlines() if line.startswith("{")]
+
+
+def _right(way: Way, said: dict[str, Any]) -> bool:
+    expected = (None, OWN) if way.own else (way.code, "respawn")
+    return (said["code"], said["action"]) == expected
 
 
 def _timed(work: Callable[[], object]) -> float:
