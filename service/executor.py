@@ -104,6 +104,7 @@ class Executor:
 
     def _beat(self) -> None:
         """Say that this service lives, and give up what others have left."""
+        self._look_for_trouble()
         with self._database.write() as session:
             queue.beat(session, self.service, self.trouble)
             lost = queue.lost(session, self.service, self._settings.lease_s)
@@ -114,14 +115,17 @@ class Executor:
         for trial in lost:
             self._hub.notify(trial.run_id)
 
+    def _look_for_trouble(self) -> None:
+        before, self.trouble = self.trouble, trouble_with(self._settings.directory)
+        if self.trouble and self.trouble != before:
+            log.error("no trial is started: %s", self.trouble)
+
     # --- starting ----------------------------------------------------------------------------------------------------
 
     def _start_next(self) -> None:
         """Nothing is started that could not be recorded: runs wait until there is room again."""
-        before, self.trouble = self.trouble, trouble_with(self._settings.directory)
+        self._look_for_trouble()
         if self.trouble:
-            if self.trouble != before:
-                log.error("no trial is started: %s", self.trouble)
             return
         with self._database.write() as session:
             if (found := queue.next_trial(session, self.service)) is None:

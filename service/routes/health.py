@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service import halts, queue, store
 from service.control_tables import ServiceRow
+from service.files import trouble_with
 from service.metrics import CONTENT_TYPE
 from service.problems import Problem
 from service.routes.common import PROBLEMS, ServiceOf
@@ -66,8 +67,8 @@ def readyz(service: ServiceOf) -> Health:
         raise Problem(503, "database-down", f"the database does not answer: {type(error).__name__}") from error
     if not service.executor.following:
         raise Problem(503, "not-following", "the thread that follows the trials is not running")
-    if service.executor.trouble:
-        raise Problem(503, "no-room", f"no trial is started: {service.executor.trouble}")
+    if trouble := trouble_with(service.settings.directory):  # asked now: while nothing waits nobody else looks
+        raise Problem(503, "no-room", f"no trial would be started: {trouble}")
     return Health(status="ok")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -313,6 +314,16 @@ async def test_catalog(api: Harness) -> None:
 async def test_health(api: Harness) -> None:
     assert (await api.client.get("/healthz")).json() == {"status": "ok"}
     problem(await api.client.get("/readyz"), 503)  # in these tests nobody follows the trials
+
+
+async def test_a_full_disk_is_not_ready_also_while_nothing_waits(api: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(api.service.executor), "following", True)
+    assert (await api.client.get("/readyz")).json() == {"status": "ok"}
+    full = os.statvfs_result((4096, 4096, 16, 0, 0, 100, 10, 10, 0, 255))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: full)
+        assert "only 0 MiB are free" in problem(await api.client.get("/readyz"), 503)["detail"]
+    assert (await api.client.get("/readyz")).status_code == 200
 
 
 async def test_a_full_disk_is_told_in_words(api: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
