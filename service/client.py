@@ -77,8 +77,9 @@ class Client:
         headers = {"Idempotency-Key": key or secrets.token_hex(16)}
         return self._call("POST", path, json=dict(body), headers=headers)
 
-    def put(self, path: str, body: Mapping[str, object]) -> Json:
-        return self._call("PUT", path, json=dict(body))
+    def put(self, path: str, body: Mapping[str, object], *, tag: str = "*") -> Json:
+        """`tag`: the ETag of what this replaces, so that no change in between is lost (else: whatever is there)."""
+        return self._call("PUT", path, json=dict(body), headers={"If-Match": tag})
 
     def delete(self, path: str, **query: Query) -> None:
         self._call("DELETE", path, params=query)

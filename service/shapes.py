@@ -35,6 +35,10 @@ def text_of(most: int) -> StringConstraints:
     return StringConstraints(strip_whitespace=True, min_length=1, max_length=most)
 
 
+# What is shown within a line, and printed by terminals: no character that controls either.
+ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+
+
 class Shape(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

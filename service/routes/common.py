@@ -46,6 +46,18 @@ IDEMPOTENT: dict[str, Any] = {
     ]
 }
 
+IF_UNCHANGED: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "If-Match",
+            "in": "header",
+            "required": True,
+            "description": "The ETag that GET answered, so that no change in between is lost; `*`: whatever is there.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+        }
+    ]
+}
+
 
 def service_of(request: Request) -> Service:
     return cast("Service", request.app.state.service)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -17,11 +18,12 @@ from service.access import CallerOf
 from service.callers import Caller
 from service.context import Service
 from service.control_tables import Firing, Schedule, Webhook
+from service.etags import check_unchanged
 from service.idempotency import Answer, once
 from service.problems import Problem, not_found
-from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
+from service.routes.common import IDEMPOTENT, IF_UNCHANGED, PROBLEMS, Id, ServiceOf
 from service.schedules import Outcome, Overlap
-from service.shapes import Moment, NewRun, RunShape, Shape, Why, text_of
+from service.shapes import ONE_LINE, Moment, NewRun, RunShape, Shape, Why, text_of
 from service.tables import Run
 from service.timing import SHORTEST_S, InvalidTiming, Kind, Timing, zone
 
@@ -56,7 +58,7 @@ class NewSchedule(When):
     `stale_after_s`: an alert when no run has ended in order for so long.
     """
 
-    name: Annotated[str, text_of(100)]
+    name: Annotated[str, text_of(100), Field(pattern=ONE_LINE)]
     run: NewRun
     overlap: Overlap = Overlap.SKIP
     misfire_grace_s: Annotated[float, Field(ge=0, le=MOST_S)] = 3600.0
@@ -162,21 +164,24 @@ def preview(service: ServiceOf, request: Request, body: Preview) -> Response:
         return once(session, request, body, lambda: Answer(status=200, body=InstantList(items=instants)))
 
 
-@router.get("/schedules/{schedule_id}")
-def get_schedule(service: ServiceOf, schedule_id: Id) -> ScheduleShape:
+@router.get("/schedules/{schedule_id}", response_model=ScheduleShape)
+def get_schedule(service: ServiceOf, schedule_id: Id) -> Response:
     with service.database.read() as session:
-        return _shape(session, _existing(session, schedule_id))
+        return _answer(session, _existing(session, schedule_id))
 
 
-@router.put("/schedules/{schedule_id}")
-def replace_schedule(service: ServiceOf, caller: CallerOf, schedule_id: Id, body: NewSchedule) -> ScheduleShape:
+@router.put("/schedules/{schedule_id}", response_model=ScheduleShape, openapi_extra=IF_UNCHANGED)
+def replace_schedule(
+    service: ServiceOf, caller: CallerOf, request: Request, schedule_id: Id, body: NewSchedule
+) -> Response:
     """All of it anew; whether it is paused, and what came of it, stays."""
     with service.database.write() as session:
         schedule = _existing(session, schedule_id)
+        check_unchanged(request, bytes(_answer(session, schedule).body))
         _fill(service, session, schedule, body)
         session.flush()
         audit.record(session, caller, "schedule.replace", schedule.id, reason=body.reason, detail={"name": body.name})
-        return _shape(session, schedule)
+        return _answer(session, schedule)
 
 
 @router.delete("/schedules/{schedule_id}", status_code=204)
@@ -271,6 +276,10 @@ def _fill(service: Service, session: Session, schedule: Schedule, body: NewSched
     schedule.overlap, schedule.misfire_grace_s = body.overlap, body.misfire_grace_s
     schedule.stale_after_s, schedule.base, schedule.webhook_id = body.stale_after_s, body.base, body.webhook
     schedule.next_due = None if schedule.paused_at is not None else next_due
+
+
+def _answer(session: Session, schedule: Schedule) -> JSONResponse:
+    return JSONResponse(_shape(session, schedule).model_dump(mode="json"))
 
 
 def _shape(session: Session, schedule: Schedule) -> ScheduleShape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -299,3 +300,32 @@ async def test_a_stale_nightly_is_told_once_until_it_is_well_again(api: Harness)
     assert not (await api.get(f"/schedules/{schedule['id']}"))["stale"]
     with api.service.database.read() as session:
         assert session.get_one(Schedule, schedule["id"]).stale_told_at is None
+
+
+# --- changed in place -------------------------------------------------------------------------------------------------
+
+
+async def test_a_change_in_place_loses_none_in_between(api: Harness) -> None:
+    schedule = await made(api)
+    path, body = f"/api/v1/schedules/{schedule['id']}", {**NIGHTLY, "cron": "0 3 * * *"}
+    seen = (await api.client.get(path)).headers["etag"]
+    assert "ETag" in problem(await api.client.put(path, json=body), 428)["detail"]
+    changed = await api.client.put(path, json=body, headers={"If-Match": seen})
+    assert changed.status_code == 200 and changed.json()["cron"] == "0 3 * * *"
+    late = await api.client.put(path, json=NIGHTLY, headers={"If-Match": seen})
+    problem(late, 412)
+    now = changed.headers["etag"]
+    assert now == late.headers["etag"] == (await api.client.get(path)).headers["etag"] != seen
+    assert (await api.client.put(path, json=NIGHTLY, headers={"If-Match": f'"x", {now}'})).json()["cron"] == "0 2 * * *"
+    assert (await api.client.put(path, json=body, headers={"If-Match": "*"})).status_code == 200
+    problem(await api.client.put(f"{path}x", json=body, headers={"If-Match": "*"}), 404)
+    assert len((await api.get("/audit", action="schedule.replace"))["items"]) == 3
+
+
+def test_time_zones_need_no_files_of_the_system() -> None:
+    try:
+        zoneinfo.reset_tzpath(to=[])
+        zoneinfo.ZoneInfo.clear_cache()
+        assert Timing(kind=Kind.CRON, cron="0 2 * * *", timezone="Asia/Tokyo").timezone == "Asia/Tokyo"
+    finally:
+        zoneinfo.reset_tzpath()
