@@ -14,7 +14,7 @@ from service import audit, store
 from service.access import CallerOf
 from service.control_tables import Annotation
 from service.idempotency import Answer, once
-from service.problems import not_found
+from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
 from service.shapes import Moment, Shape, text_of
 
@@ -62,6 +62,8 @@ def annotate(service: ServiceOf, caller: CallerOf, request: Request, body: NewAn
     with service.database.write() as session:
 
         def effect() -> Answer:
+            if body.run is not None and store.find_run(session, body.run) is None:
+                raise Problem(422, "invalid-request", f"run: there is no run {body.run!r}")
             row = Annotation(
                 id=store.new_id("note"),
                 at=body.at or store.now(),

@@ -37,6 +37,9 @@ async def test_a_note_is_kept_found_and_removed(api: Harness) -> None:
     assert (await api.get("/annotations"))["items"] == [second, first]
     assert (await api.get("/annotations", scenario="other"))["items"] == [first]
     problem(await api.post("/annotations", {"text": " "}), 422)
+    assert "no run 'nix'" in problem(await api.post("/annotations", {"text": "x", "run": "nix"}), 422)["detail"]
+    run = (await api.submit())["id"]
+    assert (await api.post("/annotations", {"text": "mine", "run": run})).json()["run"] == run
     problem(await api.post("/annotations", {"text": "x", "at": "2026-11-01T02:00:00"}), 422)
     assert (await api.client.delete(f"/api/v1/annotations/{first['id']}")).status_code == 204
     problem(await api.client.delete(f"/api/v1/annotations/{first['id']}"), 404)
