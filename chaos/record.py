@@ -186,7 +186,9 @@ class TrialDirectory:
             raise TrialError(f"{self.spec_file}: there is none, so this is no trial directory")
         try:
             return Spec.from_json(data, parse)
-        except (InvalidScenario, KeyError) as error:
+        except KeyError as error:
+            raise TrialError(f"{self.spec_file}: not a specification: the field {error} is missing") from error
+        except InvalidScenario as error:
             raise TrialError(f"{self.spec_file}: not a specification that can be run: {error}") from error
 
     def write_result(self, result: Result) -> None:
@@ -197,7 +199,9 @@ class TrialDirectory:
         data = self._read(self.result_file)
         try:
             return None if data is None else Result.from_json(data)
-        except (KeyError, ValueError, AssertionError) as error:
+        except KeyError as error:
+            raise TrialError(f"{self.result_file}: not a result: the field {error} is missing") from error
+        except (ValueError, AssertionError) as error:
             raise TrialError(f"{self.result_file}: not a result: {error!r}") from error
 
     def request_fault(self, request: Mapping[str, object]) -> None:

@@ -117,7 +117,7 @@ async def test_what_is_no_trial_says_so(api: Harness, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "spec.json").write_text("{}")
     (done,) = archive.import_all(api.service.database, [tmp_path / "broken"], tmp_path)
-    assert done.trial is None and "spec.json" in done.reason
+    assert done.trial is None and "spec.json" in done.reason and "field 'trial' is missing" in done.reason
 
 
 async def test_a_trial_by_hand_becomes_a_run_of_its_own(api: Harness, tmp_path: Path) -> None:
