@@ -163,8 +163,12 @@ def trial(
 def nightly(
     suite: Annotated[Path, typer.Argument(help="A suite file (YAML or JSON), such as scenarios/nightly.yaml.")],
     directory: Annotated[Path | None, typer.Option("--dir", help="Where all of it is kept; must be empty.")] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="Also write a JUnit report to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Also write a page to this file.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Also write a JUnit report to this file (-: to the output).")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="Also write a page to this file (-: to the output).")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail where this machine cannot do a scenario.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the trials and their faults.")] = False,
     as_json: AsJson = False,

@@ -153,11 +153,15 @@ def _unusable_database(database: Database, error: Exception) -> SettingsError:
     """Closes it, too."""
     database.close()
     reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
-    advice = (
-        "is the server running, and the name and password right? Choose with --database URL"
-        if database.postgres
-        else "make room if the disk is full (`phoenix doctor` tells), or choose another data directory with --dir"
-    )
+    if database.postgres:
+        advice = "is the server running, and the name and password right? Choose with --database URL"
+    elif "readonly" in reason or "unable to open" in reason:
+        advice = (
+            "this user must be able to write the file and its directory, where SQLite keeps two more: "
+            "change that, or choose another data directory with --dir"
+        )
+    else:
+        advice = "make room if the disk is full (`phoenix doctor` tells), or choose another data directory with --dir"
     return SettingsError(f"cannot use the database {database.engine.url!r}: {reason}; {advice}")
 
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -30,7 +30,7 @@ _STYLES: Final = {**STYLES, "KNOWN": "yellow", "SKIPPED": "dim"}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """As typed; `dry_run`: only say what would run."""
+    """As typed; `dry_run`: only say what would run. A report may be `-`: standard output, all of it."""
 
     suite: Path
     directory: Path | None
@@ -39,6 +39,11 @@ class Options:
     as_json: bool
     strict: bool
     dry_run: bool
+
+    @property
+    def words(self) -> TextIO:
+        """Where to tell people how it goes: not into a report on standard output."""
+        return sys.stderr if _is_output(self.junit) or _is_output(self.markdown) else sys.stdout
 
 
 def run_nightly(options: Options) -> int:
@@ -51,8 +56,11 @@ def run_nightly(options: Options) -> int:
                 find_runtime(trial.scenario.runtime, runtimes)
             print(json.dumps(plan_document(suite)) if options.as_json else plan(suite))
             return 0
+        if [options.as_json, *map(_is_output, (options.junit, options.markdown))].count(True) > 1:
+            raise ChaosError("standard output takes one document: give `-` or --json once, and files for the others")
         for report in filter(None, (options.junit, options.markdown)):
-            check_report(report)  # a night is long, and its report must not be what fails in the morning
+            if not _is_output(report):
+                check_report(report)  # a night is long, and its report must not be what fails in the morning
         directory = options.directory or _new_directory(suite)
         nightly = Nightly(suite, directory, runtimes=runtimes, strict=options.strict)
     except ChaosError as error:
@@ -62,12 +70,14 @@ def run_nightly(options: Options) -> int:
         interrupted = _run(nightly, options)
         summary = nightly.finish()
         for path, text in ((options.junit, junit(summary)), (options.markdown, markdown(summary))):
-            if path is not None:
+            if _is_output(path):
+                print(text, end="")
+            elif path is not None:
                 write_text(path, text)
     except TrialError as error:
         print(f"phoenix: {error}", file=sys.stderr)
         return EXIT_CODES[Verdict.UNKNOWN]
-    _report(summary, nightly.directory, as_json=options.as_json)
+    _report(summary, nightly.directory, options)
     if interrupted:
         print(f"phoenix: {interrupted}; what was started has been ended", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -76,9 +86,9 @@ def run_nightly(options: Options) -> int:
 
 def _run(nightly: Nightly, options: Options) -> str | None:
     """All trials; what interrupted them, if anything did."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, file=options.words)
     trials = nightly.suite.trials
-    visible = not options.as_json and sys.stdout.isatty()
+    visible = not options.as_json and options.words is sys.stdout and sys.stdout.isatty()
     with interruptible() as stop:
         for index, trial in enumerate(trials, 1):
             with Watch(trial.scenario, visible=visible, title=f"{index}/{len(trials)} {trial.name}: ") as watch:
@@ -98,14 +108,18 @@ def _line(entry: Entry) -> Text:
     return Text.assemble(state, f"{entry.name}  {entry.seconds:.1f} s{reason}")
 
 
-def _report(summary: Summary, directory: Path, *, as_json: bool) -> None:
-    if as_json:
+def _report(summary: Summary, directory: Path, options: Options) -> None:
+    if options.as_json:
         print(json.dumps({**summary.to_json(), "directory": str(directory)}))
         return
-    print(f"{summary.verdict.value}  {tally(summary)}")
+    print(f"{summary.verdict.value}  {tally(summary)}", file=options.words)
     if summary.goodput is not None:
-        print(f"goodput {summary.goodput.share:.1%}")
-    print(f"directory: {directory}")
+        print(f"goodput {summary.goodput.share:.1%}", file=options.words)
+    print(f"directory: {directory}", file=options.words)
+
+
+def _is_output(report: Path | None) -> bool:
+    return report is not None and str(report) == "-"
 
 
 def _new_directory(suite: Suite) -> Path:

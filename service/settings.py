@@ -81,7 +81,12 @@ class Settings:
     @property
     def url(self) -> str:
         """SQLAlchemy URL of the database."""
-        return self.database_url or f"sqlite:///{self.directory / 'phoenix.db'}"
+        return self.database_url or f"sqlite:///{self.database_file}"
+
+    @property
+    def database_file(self) -> Path:
+        """Where the database is unless a URL says otherwise."""
+        return self.directory / "phoenix.db"
 
     @property
     def trials(self) -> Path:

@@ -5,6 +5,7 @@ Whoever can read the database needs no token to make the first one.
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated
 
@@ -47,16 +48,19 @@ def create(
     from service import store, tokens
     from service.callers import LOCAL
     from service.routes.tokens import MOST_NAME, token_shape
+    from service.shapes import ONE_LINE
 
     if not 1 <= len(name) <= MOST_NAME:
         fail(f"the name of a token has 1 to {MOST_NAME} characters, not {len(name)}")
+    if not re.fullmatch(ONE_LINE, name):
+        fail(f"the name of a token is shown in one line: leave out the control characters of {name!r}")
     expires_at = None if days is None else store.now() + timedelta(days=days)
     if server is not None:
         with connected(server, directory) as client:
             until = None if expires_at is None else expires_at.isoformat()
             answer = client.post("/tokens", {"name": name, "role": role.value, "expires_at": until})
     else:
-        with opened(directory, database) as (found, _), found.write() as session:
+        with opened(directory, database, make=True) as (found, _), found.write() as session:
             if not name.strip():
                 fail("the name of a token is empty: say who uses it")
             if tokens.count_valid(session, Role.ADMIN) == 0 and role is not Role.ADMIN:

@@ -51,7 +51,7 @@ def import_(
     """
     from service.archive import ArchiveError, import_all
 
-    with opened(directory, database) as (found, settings):
+    with opened(directory, database, make=True) as (found, settings):
         try:
             done = list(import_all(found, paths, settings.trials))
         except ArchiveError as error:

@@ -75,13 +75,24 @@ def _client(server: str | None, directory: Path | None) -> Client:
 
 
 @contextmanager
-def opened(directory: Path | None, database: str | None) -> Iterator[tuple[Database, Settings]]:
-    """The database of the data directory, with the newest schema; a service may be running on it."""
+def opened(directory: Path | None, database: str | None, *, make: bool = False) -> Iterator[tuple[Database, Settings]]:
+    """The database of the data directory, with the newest schema; a service may be running on it.
+
+    `make`: also where there was none so far. Elsewhere a directory without one was misspelt.
+    """
+    from sqlalchemy.exc import DBAPIError
+
     from service.context import opened_database
 
     try:
         settings = Settings(directory=data_directory(directory), database_url=database_url(database))
-        settings.directory.mkdir(parents=True, exist_ok=True)
+        if make:
+            settings.directory.mkdir(parents=True, exist_ok=True)
+        elif settings.database_url is None and not settings.database_file.exists():
+            fail(
+                f"there is no database in the data directory {settings.directory} ({settings.database_file.name}): "
+                "name the one that `phoenix serve` uses with --dir, or its database with --database"
+            )
         found = opened_database(settings)
     except SettingsError as error:
         fail(str(error))
@@ -90,6 +101,8 @@ def opened(directory: Path | None, database: str | None) -> Iterator[tuple[Datab
         fail(f"cannot use the data directory {found_at}: {error.strerror or error}; choose one with --dir")
     try:
         yield found, settings
+    except DBAPIError as error:
+        fail(f"the database {found.engine.url!r} does not do this now: {str(error.orig).strip()}")
     finally:
         found.close()
 

@@ -15,7 +15,7 @@ from service.control_tables import Token
 from service.idempotency import Answer, once
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
-from service.shapes import Moment, Shape, Why, text_of
+from service.shapes import ONE_LINE, Moment, Shape, Why, text_of
 from service.store import now
 
 router = APIRouter(tags=["tokens"], responses=PROBLEMS)
@@ -25,7 +25,9 @@ MOST_NAME = 100
 
 
 class NewToken(Shape):
-    name: Annotated[str, text_of(MOST_NAME), Field(description="Who uses it; the audit log says this name.")]
+    name: Annotated[
+        str, text_of(MOST_NAME), Field(pattern=ONE_LINE, description="Who uses it; the audit log says this name.")
+    ]
     role: Role = Role.OPERATOR
     expires_at: Moment | None = None
 

@@ -76,6 +76,8 @@ async def test_a_token_is_told_once_and_kept_as_a_hash(api: Harness, tmp_path: P
 
 async def test_the_first_token_is_an_admins(api: Harness) -> None:
     assert "first token" in problem(await api.post("/tokens", {"name": "ci", "role": "viewer"}), 409)["detail"]
+    for name in ("two\nlines", "a\x1b[31mred", "a\x00", "\u2028"):
+        problem(await api.post("/tokens", {"name": name, "role": "admin"}), 422)
     past = (now() - timedelta(days=1)).isoformat()
     problem(await api.post("/tokens", {"name": "ci", "role": "admin", "expires_at": past}), 422)
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from sqlalchemy import text
@@ -180,7 +181,10 @@ def test_a_report_that_cannot_be_written_is_told_before_the_night(tmp_path: Path
         (("prune", "--keep-days", "inf"), "--keep-days"),
         (("serve", "--keep-days", "1e300"), "--keep-days"),
         (("tokens", "create", ""), "1 to 100 characters"),
+        (("tokens", "create", "a\x1b[31m"), "leave out the control characters"),
         (("tokens", "list", "--dir", "/dev/null"), "data directory /dev/null"),
+        (("tokens", "create", "ada", "--dir", "/dev/null/x"), "data directory /dev/null/x"),
+        (("export", "x.tar.gz", "--database", "sqlite:////proc/self/phoenix.db"), "able to write the file"),
         (("serve", "--port", "0", "--repository", "/proc"), "/proc is in no git checkout"),
         (("compare", "HEAD~1", "HEAD", "--repo", "/proc"), "/proc is in no git checkout"),
         (("import", __file__), "is no whole tar file, as `phoenix export` writes it\n"),
@@ -237,3 +241,35 @@ def test_settings_refuse_what_cannot_be() -> None:
     for make in wrong:
         with pytest.raises(SettingsError):
             make()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("export", "x.tar.gz"), ("prune", "--keep-days", "1"), ("tokens", "list"), ("tokens", "revoke", "x")]
+)
+def test_a_misspelt_data_directory_is_told_and_not_made(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, [*arguments, "--dir", str(tmp_path / "typo")])
+    assert done.exit_code == 2 and f"no database in the data directory {tmp_path / 'typo'}" in done.output, done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_can_only_be_read_is_told_with_what_to_do(tmp_path: Path) -> None:
+    made = Database(f"sqlite:///{tmp_path / 'phoenix.db'}")
+    made.migrate()
+    made.close()
+    url = f"sqlite:///file:{tmp_path / 'phoenix.db'}?mode=ro&uri=true"
+    for arguments in (("export", str(tmp_path / "x.tar.gz")), ("serve", "--port", "0"), ("tokens", "create", "ada")):
+        done = phoenix(*arguments, "--dir", str(tmp_path), "--database", url)
+        assert done.returncode == 2 and "readonly database" in done.stderr, done
+        assert str(tmp_path / "phoenix.db") in done.stderr and "able to write the file and its directory" in done.stderr
+
+
+def test_a_report_of_a_night_on_standard_output_is_all_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps({**SUITE, "budget_s": 1e-6}))  # so that nothing begins
+    base = ["nightly", str(path), "--dir"]
+    done = CliRunner().invoke(app, [*base, str(tmp_path / "one"), "--junit", "-"])
+    assert done.exit_code == 3 and "budget" in done.stderr, done.output
+    assert ElementTree.fromstring(done.stdout).tag == "testsuites"
+    both = CliRunner().invoke(app, [*base, str(tmp_path / "two"), "--markdown", "-", "--json"])
+    assert both.exit_code == 2 and "standard output takes one document" in both.stderr
+    assert not (tmp_path / "two").exists() and not Path("-").exists()
