@@ -10,6 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
@@ -19,11 +20,21 @@ from chaos.runtimes import Command
 from phoenix_core.events import EventTail
 
 POLL_S = 0.05
+SNAPSHOT_FIELDS = ("stall_ns", "duration_ns", "copied_bytes", "sent_bytes")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class JobEnded(Exception):
     """The job ended before it had executed the steps; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Of one rank and step: the share of the step that was stall, and bytes."""
+
+    stall_share: float
+    copied: float
+    sent: float
 
 
 class GatedJob:
@@ -43,7 +54,7 @@ class GatedJob:
         self._launch = Launch(command(self._gate), log=self._log, token=self._token)
         self._tail = EventTail(directory / "events")
         self._committed: dict[int, dict[int, int]] = {}  # step -> rank -> when
-        self._stalls: list[tuple[int, int]] = []  # (stall, duration) of the steps of the last block, ns
+        self._snapshots: list[Snapshots] = []  # one of each rank and step of the last block
 
     def __enter__(self) -> GatedJob:
         return self
@@ -61,7 +72,7 @@ class GatedJob:
         JobEnded if the job ends or the deadline passes.
         """
         first, last = self.allowed, self.allowed + steps - 1
-        self._stalls.clear()
+        self._snapshots.clear()
         self._open_to(last + 1)
         deadline = time.monotonic() + deadline_s
         while len(self._committed.get(last, {})) < self.ranks:
@@ -73,9 +84,11 @@ class GatedJob:
         spans = [self._committed[last][rank] - self._committed[first][rank] for rank in ranks]
         return fmean(spans) / (steps - 1) / 1e9
 
-    def stall_share(self) -> float | None:
-        """How much of the last block's step time was stall; None where the job reports none."""
-        return sum(stall for stall, _ in self._stalls) / sum(step for _, step in self._stalls) if self._stalls else None
+    def snapshots(self) -> Snapshots | None:
+        """What each rank's snapshots cost it in a step of the last block, on average; None where the job takes none."""
+        if not self._snapshots:
+            return None
+        return Snapshots(*(fmean(values) for values in zip(*map(astuple, self._snapshots), strict=True)))
 
     def cpu_s(self) -> float:
         """CPU seconds that all its living processes have used so far."""
@@ -92,7 +105,8 @@ class GatedJob:
             if event.kind == "step_committed" and event.step is not None and event.rank is not None:
                 self._committed.setdefault(event.step, {})[event.rank] = event.at
                 if "stall_ns" in event.data:
-                    self._stalls.append((int(str(event.data["stall_ns"])), int(str(event.data["duration_ns"]))))
+                    stall, step, copied, sent = (float(str(event.data[name])) for name in SNAPSHOT_FIELDS)
+                    self._snapshots.append(Snapshots(stall / step, copied, sent))
 
     def _end_of_log(self) -> str:
         text = self._log.read_text(errors="replace") if self._log.exists() else ""

@@ -18,11 +18,11 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.gated import GatedJob, JobEnded
+from benchmarks.gated import GatedJob, JobEnded, Snapshots
 from benchmarks.report import RESULTS, circumstances, heading, publish, table
 from benchmarks.stats import Ratio, Spread, paired_ratio
 from chaos.runtimes import Command
@@ -44,8 +44,8 @@ class Pair:
     baseline_cpu_s: float
     treated_idle_cores: float
     baseline_idle_cores: float
-    stall_share: float | None
-    """Of the treated job's step time, where its state is kept in whole snapshots."""
+    snapshots: Snapshots | None
+    """Of the treated job, where its state is kept in whole snapshots."""
 
 
 def measure(session: int, directory: Path, options: argparse.Namespace) -> list[Pair]:
@@ -102,7 +102,7 @@ def alternate(baseline: GatedJob, treated: GatedJob, *, session: int, options: a
             baseline_cpu_s=cpu[baseline],
             treated_idle_cores=idle[treated],
             baseline_idle_cores=idle[baseline],
-            stall_share=treated.stall_share(),
+            snapshots=treated.snapshots(),
         )
         pairs.append(pair)
         print(f"session {session} pair {number}: {pair.treated_s / pair.baseline_s:.3f}", flush=True)
@@ -148,12 +148,16 @@ def page(pairs: Sequence[Pair], where: Mapping[str, object], command: str) -> st
         f"{waiting:.3f} cores, the plain job {idle:.3f}. Charged in full to PHOENIX, "
         f"the ratio is {charged[0]} ({charged[1]}-{charged[2]}).\n"
     )
-    stalls = [pair.stall_share for pair in pairs if pair.stall_share is not None]
-    if stalls:
+    if taken := [pair.snapshots for pair in pairs if pair.snapshots is not None]:
+        stalls = [one.stall_share for one in taken]
+        copied, sent = _median(one.copied for one in taken), _median(one.sent for one in taken)
         text += (
             "\nStall, in which the optimizer waited for its rank's snapshot to be safe at its holder: "
-            f"{100 * _median(stalls):.2f} % of the step (median over the blocks, {100 * max(stalls):.2f} % at most).\n"
+            f"{100 * _median(stalls):.2f} % of the step (median over the blocks, {100 * max(stalls):.2f} % at most). "
+            f"Each rank copied {copied / 1e6:.1f} MB and sent {sent / 1e6:.1f} MB in a step.\n"
         )
+    else:
+        text += "\nNo rank has state that others have not: what is sent in a step is a small state of some kilobytes.\n"
     return text
 
 
@@ -194,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document = {
         **where,
         "ratio": {**ratio.__dict__, "hidden": hidden(pairs)},
-        "pairs": [pair.__dict__ for pair in pairs],
+        "pairs": [asdict(pair) for pair in pairs],
         "workload": options.workload,
     }
     print("written:", *publish(options.name, document, text, options.out))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import overhead, recovery
+from benchmarks.gated import Snapshots
 from benchmarks.overhead import Pair
 from benchmarks.report import circumstances
 from benchmarks.stats import Spread, paired_ratio
@@ -95,7 +96,7 @@ def test_an_overhead_page_charges_what_the_waiting_job_used(monkeypatch: pytest.
         baseline_cpu_s=2.0,
         treated_idle_cores=0.05,
         baseline_idle_cores=0.01,
-        stall_share=0.002,
+        snapshots=Snapshots(stall_share=0.002, copied=32e6, sent=16e6),
     )
     assert overhead.hidden([pair, pair]) == pytest.approx(0.02)
     where = circumstances()
@@ -103,7 +104,7 @@ def test_an_overhead_page_charges_what_the_waiting_job_used(monkeypatch: pytest.
     assert "**1.000** (1.000-1.000)" in page
     assert "hardly touches: 1.100" in page
     assert "the ratio is 1.020 (1.020-1.020)" in page
-    assert "0.20 % of the step" in page
+    assert "0.20 % of the step" in page and "copied 32.0 MB and sent 16.0 MB in a step" in page
 
 
 @pytest.mark.parametrize("arguments", [["--pairs", "1"], ["--block-steps", "1"], ["--sessions", "0"], ["--ranks", "0"]])
