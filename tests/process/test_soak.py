@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import linear_regression
 
@@ -11,11 +15,12 @@ import pytest
 from phoenix_core.events import Event
 from tests.process.job import Strike, Watched, run
 
-pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(4500)]
 
 SWAPS = 100
 DEADLINE_S = 2900.0
 STEPS = 200_000
+LOAD_S = 3600.0
 
 
 def _belongings(pid: int) -> tuple[int, int, int, int]:
@@ -56,3 +61,23 @@ def test_a_hundred_swaps_leave_a_survivor_as_it_was(run_dir: Path) -> None:
     print(
         f"{len(finished.losses)} losses of {steps} steps and the final state equal the undisturbed run's, bit for bit"
     )
+
+
+def test_an_hour_of_load_is_no_reason_to_take_anybody_for_failed(run_dir: Path) -> None:
+    """With the default limits, each core wanted by four busy processes beside the ranks."""
+    stop, began = run_dir / "stop", time.monotonic()
+
+    def look(event: Event, watched: Watched) -> None:
+        if time.monotonic() - began > LOAD_S:
+            stop.touch()
+
+    with ExitStack() as stack:
+        for _ in range(4 * len(os.sched_getaffinity(0))):
+            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(busy.wait)
+            stack.callback(busy.kill)
+        arguments = ("--steps", "10000000", "--width", "64", "--stop-file", str(stop))
+        finished = run(run_dir, *arguments, on_event=look, deadline_s=LOAD_S + 600)
+    assert finished.code == 0, finished.stderr
+    alarms = [event for event in finished.events if event.kind in ("failure_detected", "nodes_cut_off")]
+    assert not alarms and len(finished.losses) > 100
