@@ -227,7 +227,7 @@ By analysis, not measured here:
 | what | bytes a rank |
 | --- | ---: |
 | small states (DDP): 4 boundaries of its own, 4 of the rank it is holder of | 8 x s |
-| whole states (sharded): 3 slots of its own; 2 of the rank it is holder of, and a third while it arrives | 6 x S |
+| whole states (sharded): 2 slots of its own, 2 of the rank it is holder of, none while one arrives | 4 x S |
 | gloo sockets, for each group of m ranks | m - 1 descriptors |
 
 s: pickled random state, data position and buffers, about 10 kB where the model has none of the last. S: parameters

@@ -83,6 +83,17 @@ def test_those_who_are_through_wait_for_who_is_not() -> None:
     assert blamed(through, at({"all": (9, 8)}), at({"all": (8, 8)}), through, finished=("w0", "w3")) == ["w2"]
 
 
+def test_a_hang_is_told_by_the_jobs_own_steps() -> None:
+    pace = Pace(Detection(hang_floor_s=3.0, hang_factor=10.0))
+    pace.resume(0, [])
+    for boundary in range(30):
+        pace.reached(boundary, boundary * 0.1)
+    assert pace.hang_limit_s() == 3.0
+    for boundary in range(30, 60):
+        pace.reached(boundary, 3.0 + (boundary - 30) * 2.0)
+    assert pace.step_s == 2.0 and pace.hang_limit_s() == 20.0
+
+
 def test_who_has_just_joined_may_take_as_long_as_the_jobs_first_steps() -> None:
     """It compiles what the others compiled in the job's first step; once it has come through one, it is as they are."""
     pace = Pace(Detection(hang_floor_s=3.0))
