@@ -117,6 +117,7 @@ class SimulatedCoordinator(Coordinator):
             self.cluster.log(f"{self.cluster.clock.now:8.3f} {self.membership.phase:10} {event}")
             for decision in decisions:
                 self.cluster.log(f"{'':22}-> {decision}")
+        self.cluster.checks.told(event)
         if decisions:
             self._note()
             self.cluster.checks.decided(event, decisions, before)
@@ -495,6 +496,9 @@ class Cluster:
     def _victim(self, fault: Fault, at: Worker | None) -> Worker | None:
         if fault.victim == "self" and at is not None:
             return at if at.alive and not at.frozen else None
+        if fault.victim == "dead":
+            there = [w for w in self.workers.values() if not w.alive and self.nodes[w.node].connected]
+            return self.rng.choice(there) if there else None
         ranks = self.coordinator.membership.ranks
         alive = [w for w in self.workers.values() if w.alive and not w.frozen]
         if fault.victim == "spare":

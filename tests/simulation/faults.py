@@ -31,7 +31,8 @@ KINDS: Final = ("kill",) * 8 + (
 class Fault:
     """Where `point` is empty: `at` so many seconds; else at the `nth` time that any worker comes to that point.
 
-    Both count from the instant at which training began, or, where it is `early`, from the job's start. `acts`: how many
+    Both count from the instant at which training began, or, where it is `early`, from the job's start. `victim`: rank,
+    spare, any; self for the one that comes to the point, dead for a node on which a worker has died. `acts`: how many
     more acts the coordinator is granted; None for any number. `lasts`: seconds until it heals; None for any time.
     """
 
@@ -125,6 +126,8 @@ def _add_faults(plan: Plan, rng: random.Random) -> None:
     if rng.random() < 0.1:
         plan.faults += _cut_in_mid_job(plan, rng)
     if rng.random() < 0.1:
+        plan.faults += rng.choice((_node_lost_after_its_worker, _alone_ahead))(plan, rng)
+    if rng.random() < 0.1:
         rank = rng.randrange(len(plan.job.rank_nodes))
         where = rng.choice(("build", "forward", "forward", "forward"))
         boundary = -1 if where == "build" else rng.randrange(plan.steps)
@@ -178,6 +181,25 @@ def _cut_in_mid_job(plan: Plan, rng: random.Random) -> list[Fault]:
     nth = 1 + len(plan.job.rank_nodes) * rng.choice((2, 3)) + rng.randrange(len(plan.job.rank_nodes))
     point = rng.choice(("forward", "backward", "gradient_sync"))
     return [Fault("cut", "self", point=point, nth=nth, lasts=rng.choice((4.0, 12.0, 40.0)))]
+
+
+def _node_lost_after_its_worker(_: Plan, rng: random.Random) -> list[Fault]:
+    """A rank dies, and its node before a worker is started there in its place."""
+    point = rng.choice(("quiesce", "offered", "planned", "fetched", "restored", "resumed"))
+    kind = rng.choice(("agent", "partition"))
+    return [Fault("kill", "rank", at=rng.random() * 0.3), Fault(kind, "dead", point=point, nth=rng.randint(1, 4))]
+
+
+def _alone_ahead(plan: Plan, rng: random.Random) -> list[Fault]:
+    """Connections break when one rank has come through the last collective of a step and others may not have; it dies
+    while those fetch its state."""
+    size = len(plan.job.rank_nodes)
+    nth = 1 + size * rng.randrange(plan.steps)
+    point, who = rng.choice(("planned", "fetched")), rng.choice(("rank", "self"))
+    return [
+        Fault("reset", "self", point="optimizer", nth=nth),
+        Fault("kill", who, point=point, nth=rng.randint(1, size)),
+    ]
 
 
 def _verdict_unsaid(_: Plan, rng: random.Random) -> list[Fault]:

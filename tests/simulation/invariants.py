@@ -88,10 +88,13 @@ class Checks:
 
     # ---------------------------------------------------------------- decisions of the coordinator
 
-    def decided(self, event: Input, decisions: Sequence[Decision], before: int) -> None:
-        self.the_fenced_have_no_say(event, decisions)
+    def told(self, event: Input) -> None:
+        """What the coordinator knows from now on, whether it decides anything or not."""
         if isinstance(event, NodeLost):
             self.lost_nodes.add(event.node)
+
+    def decided(self, event: Input, decisions: Sequence[Decision], before: int) -> None:
+        self.the_fenced_have_no_say(event, decisions)
         self.every_failed_worker_is_fenced(decisions)
         for decision in decisions:
             match decision:
