@@ -56,7 +56,7 @@ KINDS: Final[Mapping[str, str]] = {
     "worker_quiesced": "a survivor is out of the broken step; generation (the new one); data: boundary it can offer",
     "model_built": "a spare has built its model for its rank; generation, rank",
     "communicator_ready": "the rank's groups of this generation work; data: groups, kept, built [group, kept, seconds]",
-    "state_restored": "the rank is at the plan's boundary; data: boundary, source (also: disk), bytes, seconds",
+    "state_restored": "the rank is at the plan's boundary; data: boundary, source (or disk), bytes, aside or seconds",
     "memory_reported": "what snapshots take of a rank's host memory has changed; step; data: own_bytes and held_bytes "
     "(now), own_most and held_most (so far), held_of (ranks whose snapshots it holds)",
     "checkpoint_written": "a rank's part is on disk; step; data: bytes, stall_ns, duration_ns, error (else empty)",

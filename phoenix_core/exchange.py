@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
+
+import numpy
 
 from phoenix_core import ddp, wholestate
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.inbox import Call, Plan
 from phoenix_core.kept import KeptStates, Ledger, Payload
+from phoenix_core.packing import fill
 from phoenix_core.snapshot import Protected
 from phoenix_core.transport import PeerClient, PeerServer
 from phoenix_core.twins import Sums
@@ -20,7 +23,7 @@ TWIN_LIMIT_S: Final = 20.0
 
 
 def _anywhere(size: int) -> memoryview:
-    return memoryview(bytearray(size))
+    return memoryview(cast("Any", numpy.empty(size, dtype=numpy.uint8)))
 
 
 class Exchange:
@@ -32,6 +35,7 @@ class Exchange:
         self._resting: tuple[int, int] | None = None
         self._layouts: list[ddp.Layout] = []
         self._start = b""
+        self._aside: tuple[list[wholestate.Listed], memoryview] | None = None
         self._ledger = Ledger()
         self._fetching: PeerClient | None = None
         self.sums = Sums()
@@ -62,7 +66,7 @@ class Exchange:
 
     def rest(self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes) -> None:
         """The live state is that of `boundary` and stays so until `rise`: peers may have it."""
-        self._layouts, self._start = layouts, start
+        self._layouts, self._start, self._aside = layouts, start, None
         self._resting = (generation, boundary)
 
     def rise(self) -> None:
@@ -77,21 +81,37 @@ class Exchange:
         """What this rank itself rests with: the buckets of the next step, and what it begins with."""
         return self._layouts, self._start
 
-    def fetch_live(self, call: Call, rank: int, boundary: int) -> tuple[list[ddp.Layout], bytes, int]:
-        """Fetch a twin's live state into the protected tensors; as `own`, and the bytes moved.
+    def fetch_live(self, call: Call, rank: int, boundary: int, *, aside: bool) -> tuple[list[ddp.Layout], bytes, int]:
+        """Fetch a twin's live state; as `own`, and the bytes moved.
 
-        Raises PeerLost or SnapshotUnavailable; the tensors are then of no boundary at all.
+        `aside`: should the twin die now, what this rank has may be the last copy of its boundary, so the tensors wait
+        in memory of their own for `take_in`. Else they come straight into the protected ones, which are of no boundary
+        meanwhile. Raises PeerLost or SnapshotUnavailable.
         """
-        described = b""
+        description: dict[str, Any] = {}
+        memory = memoryview(b"")
 
-        def place(description: bytes) -> Iterable[memoryview]:
-            nonlocal described
-            described = description
-            return self._protected.place(description)[1]
+        def place(described: bytes) -> Iterable[memoryview]:
+            nonlocal description, memory
+            if not aside:
+                description, rooms = self._protected.place(described)
+                return rooms
+            description = pickle.loads(described)
+            memory = _anywhere(wholestate.size_of(description["tensors"]))
+            return [memory]
 
         moved = self._from(call, rank, lambda peer: peer.live(call.generation, boundary, place))
-        description = pickle.loads(described)
+        self._aside = (description["tensors"], memory) if aside else None
         return description["layouts"], description["start"], moved
+
+    def take_in(self) -> None:
+        """Write what was fetched aside into the protected tensors, and give its memory back.
+
+        Call only once all of it has come. Raises SnapshotUnavailable where it does not fit this rank's objects.
+        """
+        if self._aside is not None:
+            (listed, data), self._aside = self._aside, None
+            fill(self._protected.targets_for(listed), data)
 
     def kept_of(self, call: Call, plan: Plan, rank: int, own: KeptStates, limit: int, *, whole: bool) -> Payload:
         """What was kept of this rank at the plan's boundary: among its `own` states, or fetched into a room there.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from phoenix_core.saver import Saver, Written
 from phoenix_core.settings import WorkerSettings, for_script
 from phoenix_core.shards import BESIDE_TRAINING, ShardGate
 from phoenix_core.snapshot import Protected
-from phoenix_core.store import ControlStore
+from phoenix_core.store import connected
 from phoenix_core.warm import warm_up
 
 
@@ -47,7 +48,7 @@ class Rank:
         self.inbox = Inbox()
         of = {"worker": settings.worker, "node": settings.node} if settings else {}
         self.events = EventWriter(settings.events if settings else None, forgiving=True, **of)
-        self.hub = Hub(self._connect, settings.address if settings else "127.0.0.1")
+        self.hub = Hub(partial(connected, settings), settings.address if settings else "127.0.0.1")
         self.hub.formation_done = self.inbox.notify
         self.hub.before_collective = self._before_collective
         self._throttle = Throttle(settings.replica_bandwidth if settings else None)
@@ -252,17 +253,20 @@ class Rank:
         early, self._early = self._early, None
         formations = self.hub.connect(self.hub.form(generation, call.joining, early))
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
-        (layouts, start), source, moved = exchange.own(), "live", 0
+        (layouts, start), source, moved, aside = exchange.own(), "live", 0, False
         if plan.tensors is not None and not self.gate.whole:
-            self.live, source = None, f"rank {plan.tensors}"
-            layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary)
+            source, aside = f"rank {plan.tensors}", self.live is not None
+            layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary, aside=aside)
         kept = None if plan.disk else self._kept_of(call, plan)
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
         self._emit("communicator_ready", **report(formations))
+        if plan.disk or self.live != plan.boundary:
+            self.live = None  # not before all that takes its place is here: it may be the last copy of its boundary
+        exchange.take_in()
         if plan.disk and self._saver is not None:
-            self.live, source = None, "disk"
+            source = "disk"
             layouts, start, small = self._saver.read(plan.boundary, self.rank, whole=self.gate.whole)
             for states in (self.gate.own, *exchange.held_states):
                 states.forget_after(plan.boundary)
@@ -275,7 +279,7 @@ class Rank:
             self._emit("step_committed", step=plan.boundary - 1, restored=True, **self.gate.recorded)
         self._open_gate(call)
         self.gate.make_safe(plan.boundary, kept)
-        self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved)
+        self._emit("state_restored", boundary=plan.boundary, source=source, bytes=moved, aside=aside)
         self._control.send("restored", generation=generation)
         self._wait(lambda: self.inbox.resumed.get(generation), generation)
         self.gate.resumed(plan.boundary, exchange.held_states, call.nodes)
@@ -286,9 +290,9 @@ class Rank:
         """What was kept of this rank at the plan's boundary, here or at its holder; None if its live state is that."""
         if self.gate.whole and self.live == plan.boundary:
             return None
-        gate, self.live = self.gate, None if self.gate.whole else self.live
-        assert self._exchange is not None
-        return self._exchange.kept_of(call, plan, self.rank, gate.own, gate.kept, whole=gate.whole)
+        gate, exchange = self.gate, self._exchange
+        assert exchange is not None
+        return exchange.kept_of(call, plan, self.rank, gate.own, gate.kept, whole=gate.whole)
 
     def _quiesce(self, generation: int) -> None:
         """Leave the old generation, and come to rest in a state that others can be served from."""
@@ -384,11 +388,6 @@ class Rank:
             self._tell("checkpointed", boundary=written.boundary)
 
     # ---------------------------------------------------------------- helpers
-    def _connect(self, superseded: Callable[[], bool]) -> Any:
-        if self.settings is None:
-            return HashStore()
-        return ControlStore(self.settings.store, self.settings.token, superseded)
-
     def _wait(self, ready: Callable[[], Any], generation: int) -> Any:
         return self.inbox.wait(ready, generation=generation)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import HashStore, Store
 
 from phoenix_core.errors import GenerationSuperseded, PeerLost
+from phoenix_core.settings import WorkerSettings
 from phoenix_core.sockets import keep_out
 from phoenix_core.wire import decode, encode
 
@@ -89,3 +90,8 @@ class ControlStore(Store):
 
     def num_keys(self) -> int:
         return int(self._ask(op="count")["value"])
+
+
+def connected(settings: WorkerSettings | None, superseded: Callable[[], bool]) -> Store:
+    """The store of a worker's job, or of a script that runs alone."""
+    return HashStore() if settings is None else ControlStore(settings.store, settings.token, superseded)

@@ -58,7 +58,7 @@ class WholeState:
     @property
     def shared(self) -> memoryview:
         """The bytes of the shared tensors."""
-        return self.data[: _size(self.head.shared)]
+        return self.data[: size_of(self.head.shared)]
 
 
 def in_order(tensors: Sequence[tuple[Key, torch.Tensor]]) -> list[tuple[Key, torch.Tensor]]:
@@ -95,10 +95,11 @@ def rejoined(head: Head, tensors: list[Listed], room: Callable[[int], memoryview
     packed = Head(
         small=head.small, start=head.start, layouts=head.layouts, tensors=tensors, shared_sum=head.shared_sum
     ).packed()
-    whole = room(len(packed) + _size(tensors))
+    whole = room(len(packed) + size_of(tensors))
     whole[: len(packed)] = packed
     return whole, whole[len(packed) :]
 
 
-def _size(tensors: Sequence[Listed]) -> int:
+def size_of(tensors: Sequence[Listed]) -> int:
+    """The bytes of all of them in a row."""
     return sum(prod(shape) * dtype.itemsize for _, dtype, shape in tensors)

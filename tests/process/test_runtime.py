@@ -79,6 +79,20 @@ def test_survivors_one_step_apart_meet_at_the_later_step(run_dir: Path, twin: Fi
     offered = {e.rank: e.data["boundary"] for e in finished.events if e.kind == "worker_quiesced"}
     assert offered[1] == 10 and offered[0] == 11, "the test did not bring the survivors apart"
     assert recovery.resume_step == 11
+    aside = {e.rank: e.data["aside"] for e in finished.events if e.kind == "state_restored"}
+    assert aside == {0: False, 1: True, 2: False, 3: False}, "only who has a state keeps it while it fetches another"
+
+
+@pytest.mark.soak
+def test_the_death_of_the_only_rank_ahead_in_mid_transfer_loses_no_state(run_dir: Path, twin: Finished) -> None:
+    flags = ["--nnodes", "4", "--spares", "2"]
+    finished = run(run_dir, "--steps", str(STEPS), "--alone-ahead", flags=flags)
+    assert_same_run(finished, twin)
+    offered = {(e.generation, e.rank): e.data["boundary"] for e in finished.events if e.kind == "worker_quiesced"}
+    assert offered[2, 0] == 11 and offered[2, 1] == offered[2, 3] == 10, "the test did not bring the survivors apart"
+    assert offered[3, 1] == offered[3, 3] == 10, "they were to fetch, and had to keep what they had"
+    assert [failure.rank for recovery in finished.recoveries for failure in recovery.failures] == [2, 0]
+    assert finished.recoveries[-1].resume_step == 10
 
 
 def test_a_rank_that_hangs_with_a_beating_heart_is_blamed(run_dir: Path, twin: Finished) -> None:

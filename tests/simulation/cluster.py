@@ -441,7 +441,6 @@ class Cluster:
                 victim.frozen = True
                 self.clock.after(self.rng.random() * 0.15, self._thaw, victim)
             case "reset":
-                self.checks.network_reset()
                 victim.connections_reset()
             case "device":
                 action = self.rng.choice((Action.RESPAWN, Action.QUARANTINE_GPU, Action.QUARANTINE_NODE))

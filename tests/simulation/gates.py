@@ -63,15 +63,18 @@ class Gate:
         """Until parameters may change without spoiling a copy."""
         yield from ()
 
-    def fetch(self, call: Call, plan: Plan) -> Thread[int]:
-        """The tensors from a twin, then this rank's small state, each unless it is here; returns the small state."""
+    def fetch(self, call: Call, plan: Plan) -> Thread[tuple[int, int]]:
+        """The tensors from a twin, then this rank's small state, each unless it is here.
+
+        Returns the small state and the tensors: until all has come, the rank keeps what it has.
+        """
         worker = self.worker
+        tensors = worker.tensors
         if plan.tensors is not None:
-            worker.live = worker.whole = None
             twin = str(call.peers[plan.tensors][0])
             wanted = (call.generation, plan.boundary)
-            worker.tensors = yield from ask(worker, twin, lambda peer: peer.serve_live(wanted), live=True)
-        return int((yield from self._kept_of(call, plan)).split()[0])
+            tensors = yield from ask(worker, twin, lambda peer: peer.serve_live(wanted), live=True)
+        return int((yield from self._kept_of(call, plan)).split()[0]), tensors
 
     def _kept_of(self, call: Call, plan: Plan) -> Thread[bytes]:
         rank, boundary = self.worker.rank, plan.boundary
@@ -128,17 +131,16 @@ class ShardGate(Gate):
     def needed(self) -> int:
         return self.worker.boundary
 
-    def fetch(self, call: Call, plan: Plan) -> Thread[int]:
+    def fetch(self, call: Call, plan: Plan) -> Thread[tuple[int, int]]:
         """The whole state, from here or from the holder, unless the live state is that of the plan's boundary."""
         worker = self.worker
         yield from self.settle()
         if worker.live == plan.boundary:
             mine = plan.boundary in self.own.boundaries().get(worker.rank, ())
-            return int(bytes(self.own.get(worker.rank, plan.boundary)).split()[0]) if mine else worker.small
-        worker.live = worker.whole = None
+            small = int(bytes(self.own.get(worker.rank, plan.boundary)).split()[0]) if mine else worker.small
+            return small, worker.tensors
         small, tensors = map(int, (yield from self._kept_of(call, plan)).split())
-        worker.tensors = tensors
-        return small
+        return small, tensors
 
     def settle(self) -> Thread[None]:
         """Before a rank is taken back, what still reads its tensors must be done."""

@@ -278,10 +278,6 @@ class Checks:
         self.struck.update(workers)
         self.stop_asked |= kind == "stop_job"
 
-    def network_reset(self) -> None:
-        """Ranks may be a step apart afterwards; whoever is ahead is then the only one to have that step."""
-        self.losses.add(("the network", self.generation))
-
     def data_network_cut(self, node: str) -> None:
         self.cut_nodes.add(node)
 

@@ -238,10 +238,18 @@ def _shield_late(shield: Code, self: Worker) -> Iterator[float]:
 
 
 @plant("survivors take their own small state back", Gate, "fetch")
-def _keep_drawn(fetch: Code, self: Gate, call: Any, plan: Any) -> Generator[float, None, int]:
+def _keep_drawn(fetch: Code, self: Gate, call: Any, plan: Any) -> Generator[float, None, tuple[int, int]]:
     """A survivor goes on with the random state of the broken step."""
-    small = yield from fetch(self, call, plan)
-    return int(small) if plan.tensors is not None else self.worker.small
+    small, tensors = yield from fetch(self, call, plan)
+    return small if plan.tensors is not None else self.worker.small, tensors
+
+
+@plant("a state is given up only for a whole one", Gate, "fetch")
+def _fetch_in_place(fetch: Code, self: Gate, call: Any, plan: Any) -> Generator[float, None, tuple[int, int]]:
+    """A survivor that is a step behind overwrites its state while it fetches."""
+    if plan.tensors is not None:
+        self.worker.live = self.worker.whole = None
+    return (yield from fetch(self, call, plan))  # type: ignore[no-any-return]
 
 
 @plant("a copy is finished before its tensors are overwritten", ShardGate, "settle")

@@ -351,14 +351,16 @@ class Worker(Process):
         formation = early if early is not None and self._early_generation == generation else group.form(self.rank, self)
         plan = yield from self.wait(lambda: self.inbox.plans.get(generation), generation)
         self._point("planned")
-        small = yield from self.gate.fetch(call, plan)
+        small, tensors = yield from self.gate.fetch(call, plan)
         self._point("fetched")
         yield from self._formed(formation)
         self._install(group)
-        self.small = small
+        if self.live != plan.boundary:
+            self.live = self.whole = None
+        self.small, self.tensors = small, tensors
         self.boundary = plan.boundary
-        self.live = self.whole = plan.boundary
         yield cluster.work_s("put_back")
+        self.live = self.whole = plan.boundary
         self.gate.open(call)
         yield from self.gate.make_safe(plan.boundary)
         cluster.checks.restored(self, plan.boundary)

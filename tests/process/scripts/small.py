@@ -11,7 +11,9 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -44,6 +46,29 @@ def once(name: str) -> bool:
     return True
 
 
+def fall_behind(rank: int) -> None:
+    """Until the recovery interrupts it a rank stays before its optimizer; rank 2 dies once rank 0 has gone on."""
+    run_dir = Path(os.environ["PHOENIX_RUN_DIR"])
+    while rank != 2 or not (run_dir / "planted-ahead").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_while_giving(protected: Any) -> None:
+    """This process ends when a twin has had a part of its live state."""
+    describe = protected.describe
+
+    def first(parts: Iterator[memoryview]) -> Iterator[memoryview]:
+        yield next(parts)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def describe_half(*args: Any) -> tuple[bytes, Iterator[memoryview]]:
+        description, parts = describe(*args)
+        return description, first(parts)
+
+    protected.describe = describe_half
+
+
 def device_error(code: int) -> RuntimeError:
     """As torch 2.13 raises it."""
     said = {700: "an illegal memory access was encountered", 214: "uncorrectable ECC error encountered"}[code]
@@ -68,6 +93,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument(
         "--step-apart", action="store_true", help="rank 1 is kept before its optimizer, then rank 2 dies"
+    )
+    parser.add_argument(
+        "--alone-ahead", action="store_true", help="rank 0 alone comes to step 11, rank 2 dies, then 0 as it gives"
     )
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
     parser.add_argument("--device-error-at", type=int, default=-1, help="rank 1 meets an error of its GPU, once")
@@ -117,6 +145,8 @@ def main() -> None:
                 step.record(loss=loss.item())
                 if options.step_apart and step.index == 11 and ft.rank == 2 and once("die"):
                     os.kill(os.getpid(), signal.SIGKILL)
+                if options.alone_ahead and step.index == 11 and ft.rank == 0 and once("ahead"):
+                    die_while_giving(ft.rank_state.protected)
                 if step.index == options.raise_at and ft.rank == 1:
                     raise ValueError("a deliberate mistake of the script")
                 if step.index == options.device_error_at and ft.rank == 1 and once("device"):
@@ -128,6 +158,8 @@ def main() -> None:
                 loss.backward()
                 if options.step_apart and step.index == 10 and ft.rank == 1 and once("wait"):
                     time.sleep(600)  # until the recovery interrupts it: the others go on to step 11 meanwhile
+                if options.alone_ahead and step.index == 10 and ft.rank != 0 and once(f"behind-{ft.rank}"):
+                    fall_behind(ft.rank)
                 optimizer.step()
                 if not options.between:
                     scheduler.step()
