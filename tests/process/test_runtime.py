@@ -227,6 +227,21 @@ def _command(pid: int) -> str:
 
 
 @pytest.mark.soak
+def test_only_groups_with_a_replaced_rank_or_not_at_rest_are_rebuilt(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), "--groups", strikes=[Strike(2, 10, "backward")])
+    assert_same_run(finished, twin)
+    ready = [event for event in finished.events if event.kind == "communicator_ready" and event.generation == 2]
+    assert {event.rank for event in ready} == {0, 1, 2, 3}
+    for event in ready:
+        built = event.data["built"]
+        assert isinstance(built, list)
+        kept = {group["group"].rpartition(":")[2]: group["kept"] for group in built}
+        # The world's name lists no members. The group of ranks 0 and 3 was never used, so it is at rest.
+        assert kept == {"": False, **({"0-3": True} if event.rank in (0, 3) else {"1-2": False})}
+        assert all(group["seconds"] >= 0 for group in built) and event.data["kept"] == sum(kept.values())
+
+
+@pytest.mark.soak
 def test_a_static_graph_still_reduces_after_a_recovery(run_dir: Path) -> None:
     undisturbed = run(run_dir / "twin", "--steps", "20", "--static-graph", flags=["--nnodes", "2", "--spares", "0"])
     flags = ["--nnodes", "2", "--spares", "1"]

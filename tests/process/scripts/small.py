@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--pause-at", type=int, default=-1, help="rank 0 sleeps for 4 s before this step")
     parser.add_argument("--leave-at", type=int, default=-1, help="rank 1 alone leaves the loop before this step")
     parser.add_argument("--slow", action="store_true", help="a step takes 0.3 s, and 0.8 s on rank 1")
+    parser.add_argument("--groups", action="store_true", help="two more groups, of ranks 0 and 3 and of 1 and 2")
     parser.add_argument("--no-loop", action="store_true", help="leave the session without a step")
     parser.add_argument("--static-graph", action="store_true")
     parser.add_argument("--between", action="store_true", help="scheduler and random numbers outside of the step")
@@ -118,6 +119,7 @@ def main() -> None:
             (torch.nn.Linear(options.width, options.width), torch.nn.ReLU(), torch.nn.Dropout(0.1)) for _ in range(8)
         ]
         net = torch.nn.Sequential(torch.nn.BatchNorm1d(options.width), *[part for layer in layers for part in layer])
+        groups = [torch.distributed.new_group(ranks) for ranks in ([0, 3], [1, 2]) if options.groups]
         model = DistributedDataParallel(net, static_graph=options.static_graph)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
@@ -171,6 +173,7 @@ def main() -> None:
             if leave:
                 break
         ft.digest()
+        del groups
 
 
 if __name__ == "__main__":
