@@ -133,8 +133,7 @@ class StubJob:
                 round_, rank = divmod(index, self.ranks)
                 count = 10 * self._beaten
                 streams = {WORLD_GROUP: [count, count - 1]}
-                boundary = BOUNDARY + self._beaten + round_ + 1
-                where = {"boundary": boundary, "phase": "backward"}
+                where = {"boundary": BOUNDARY + self._beaten + round_ + 1, "phase": "backward", "broken": False}
                 beats[self.world[rank]] = {**where, "streams": streams, "doing": {WORLD_GROUP: "allreduce 6553600"}}
             self._say(self._home[self.world[begin % self.ranks]], {"op": "beats", "beats": beats})
             if pause_s:

@@ -26,7 +26,8 @@ def keeps_others_waiting(
     marks = {worker: progress for worker, (progress, _) in seen.items()}
     edges = waits_for(marks, ranks, finished)
     awaited = {other for others in edges.values() for other in others}
-    blamed = [worker for worker in seen if worker in awaited and not edges[worker]] or out_of_step(marks)
+    at_rest = {worker: marks[worker] for worker in seen if worker in awaited and not edges[worker]}
+    blamed = _hung(at_rest, seen) or out_of_step(marks)
     pausing = [worker for worker in blamed if worker not in finished]
     if any(now - seen[worker][1] <= pace.patience_s(worker, seen[worker][0]) for worker in pausing):
         return []
@@ -37,8 +38,11 @@ def out_of_step(seen: Mapping[str, Progress]) -> list[str]:
     """Of those that wait at the same place of a group, who is there in another step or collective than most.
 
     They have left out a collective, or made one too many, and each waits for what the others do not send. Where there
-    is no majority it is those ahead: a step that they alone have executed was executed without the others.
+    is no majority it is those ahead: a step that they alone have executed was executed without the others. Nobody where
+    a connection broke: that explains it.
     """
+    if any(progress.broken for progress in seen.values()):
+        return []
     places: dict[tuple[str, int], dict[str, tuple[int, str]]] = {}
     for worker, progress in seen.items():
         for stream, (entered, completed) in progress.streams.items():
@@ -57,6 +61,22 @@ def all_wait(seen: Seen, finished: Collection[str]) -> bool:
     """Everybody who has steps to do has begun a collective, or a message, that is not over."""
     marks = [progress for worker, (progress, _) in seen.items() if worker not in finished]
     return all(any(entered > completed for entered, completed in mark.streams.values()) for mark in marks)
+
+
+def _hung(awaited: Mapping[str, Progress], seen: Seen) -> list[str]:
+    """Of those who wait for nobody the ones to blame.
+
+    Who has met a broken connection waits to hear who has failed, and says so once nobody has. Others may sit in a
+    collective that all have entered, because of the same connection: they are hung only if nothing else explains it.
+    """
+    at_rest = [
+        worker
+        for worker, progress in awaited.items()
+        if not progress.broken and all(entered == completed for entered, completed in progress.streams.values())
+    ]
+    if at_rest or any(progress.broken for progress, _ in seen.values()):
+        return at_rest
+    return list(awaited)
 
 
 def _at_work(progress: Progress) -> bool:

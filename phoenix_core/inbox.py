@@ -15,7 +15,8 @@ from phoenix_core.world import World
 T = TypeVar("T")
 POLL_S = 0.5
 NOBODY_FAILED_S = 5.0
-"""Longer than the coordinator takes to find who has failed, where that is what broke a collective."""
+"""Longer than the coordinator takes to find who has failed, where that is what broke a collective. Meanwhile the others
+may wait for this rank, and it says why (`Inbox.broken`), lest it be taken for hung."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,8 @@ class Inbox:
         self.resumed: dict[int, int] = {}
         self.alerted = 0
         self.released = False
+        self.broken = False
+        """A collective has ended with an error, and it is not known yet who has failed."""
 
     def put(self, message: dict[str, Any]) -> None:
         """Take in one command of the coordinator; called by the control thread."""
@@ -145,13 +148,16 @@ class Inbox:
         def newer() -> int | None:
             return self.newest() if self.newest() > after else None
 
-        with contextlib.suppress(PeerLost):
-            return self.wait(newer, generation=None, limit_s=min(NOBODY_FAILED_S, limit_s))
-        ask()
+        self.broken = newer() is None
         try:
+            with contextlib.suppress(PeerLost):
+                return self.wait(newer, generation=None, limit_s=min(NOBODY_FAILED_S, limit_s))
+            ask()
             return self.wait(newer, generation=None, limit_s=limit_s)
         except PeerLost:
             raise JobStopped(
                 f"a collective broke and no new generation was announced within {limit_s:.0f} s: the coordinator "
                 "sees no failed rank"
             ) from None
+        finally:
+            self.broken = False

@@ -18,20 +18,23 @@ class Progress:
     """A rank's watermark: the boundary of its live state, and collectives (entered, completed) by stream.
 
     See watermark.py for what a stream is and how it is named. `doing` says of each stream which collective the rank
-    waits in, in words that are equal on all members.
+    waits in, in words that are equal on all members. `broken`: one has ended with an error here, and the rank waits to
+    hear why.
     """
 
     boundary: int = 0
     phase: str = ""
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     doing: Mapping[str, str] = field(default_factory=dict)
+    broken: bool = False
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> Progress:
         streams, doing = data["streams"], data["doing"]
         assert isinstance(streams, Mapping) and isinstance(doing, Mapping)
         counts = {name: (int(entered), int(completed)) for name, (entered, completed) in streams.items()}
-        return Progress(boundary=int(str(data["boundary"])), phase=str(data["phase"]), streams=counts, doing=doing)
+        boundary, broken = int(str(data["boundary"])), bool(data["broken"])
+        return Progress(boundary=boundary, phase=str(data["phase"]), streams=counts, doing=doing, broken=broken)
 
 
 @dataclass(frozen=True, kw_only=True)

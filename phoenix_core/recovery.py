@@ -376,7 +376,8 @@ class Rank:
             self._on_call()
 
     def _progress(self) -> dict[str, object]:
-        return {"boundary": self.boundary, "phase": self._phase, **self.hub.watermark.told()}
+        where = {"boundary": self.boundary, "phase": self._phase, "broken": self.inbox.broken}
+        return {**where, **self.hub.watermark.told()}
 
     def _part_written(self, written: Written) -> None:
         """Thread of the saver."""

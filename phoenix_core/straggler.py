@@ -37,7 +37,7 @@ class Stragglers:
         if self._began is None:
             self._began = self._looked = now
         edges = waits_for({worker: progress for worker, (progress, _) in seen.items()}, ranks)
-        late = [worker for worker, others in edges.items() if not others]
+        late = [worker for worker, others in edges.items() if not others and not seen[worker][0].broken]
         if len(late) == 1:
             self._awaited_s[late[0]] = self._awaited_s.get(late[0], 0.0) + now - self._looked
         self._looked = now

@@ -7,8 +7,10 @@ before it had read it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from phoenix_core.protocol import Progress
 
 Message = Mapping[str, Any]
 
@@ -104,7 +106,7 @@ class Witness:
                 case "parked":
                     account.address = tuple(message["address"])
                 case "progress":
-                    account.progress = {name: message[name] for name in ("boundary", "phase", "streams", "doing")}
+                    account.progress = {part.name: message[part.name] for part in fields(Progress)}
                 case "restored":
                     account.restored = message["generation"]
                 case "finished":

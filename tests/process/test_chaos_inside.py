@@ -12,12 +12,13 @@ from chaos.record import Result, TrialDirectory
 from chaos.scenario import load_scenario
 from chaos.trial import run_trial
 from chaos.verdict import Verdict
+from phoenix_core.events import read_events
 
 pytestmark = pytest.mark.process
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 HEALED = (
-    "exception", "crashes", "hangs", "straggler", "collective-hang", "collective-skip", "collective-fail",
+    "exception", "crashes", "hangs", "straggler", "collective-hang", "collective-skip",
     "preempt", "lose-a-node", "lose-the-coordinator", "out-of-memory", "throttle",
     "disk-full", "corrupt-checkpoint", "snapshot-bitflip",
 )  # fmt: skip
@@ -50,6 +51,18 @@ def test_a_checkpoint_that_was_cut_short_is_not_taken_for_the_latest(run_dir: Pa
     result = trial(run_dir, "kill-in-a-save")
     assert result.verdict is Verdict.PASS, result.to_json()
     assert result.recoveries[-1].resume_step == 40  # that of step 60 was being written, and was written again
+
+
+@pytest.mark.soak
+def test_a_rank_whose_collective_ends_with_an_error_is_not_replaced(run_dir: Path) -> None:
+    """The others wait for it for longer than a hang may last; nobody has failed, so the same ranks meet anew."""
+    result = trial(run_dir, "collective-fail")
+    assert result.verdict is Verdict.PASS, result.to_json()
+    (recovery,) = result.recoveries
+    assert recovery.blamed is None
+    events = read_events(run_dir / "trial" / "run" / "events")
+    assert [event.rank for event in events if event.kind == "collective_broken"] == [2]
+    assert not [event for event in events if event.kind == "failure_detected"]
 
 
 @pytest.mark.soak

@@ -411,8 +411,8 @@ class Cluster:
         if victim is None and fault.kind != "stop_job":
             return
         hit = [w.name for w in self.workers.values() if victim is not None and w.node == victim.node]
-        if fault.kind == "reset":  # it befalls all that are connected with the victim
-            hit = list(self.coordinator.membership.ranks)
+        if fault.kind == "reset":
+            hit = []  # nobody has failed
         of_node = fault.kind in ("agent", "partition", "cut", "reset")
         unnoticed = fault.kind in ("hang", "cut") or (
             fault.kind == "silent" and victim is not None and not victim.parked

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from tests.simulation.worker import Worker
 
 FORMING_TIMEOUT_S = 20.0
-"""As in phoenix_core.communicator, which imports torch."""
+"""As in phoenix_core.formation."""
+NOTICED_LATE_S = 10.0
+"""By who does not use its connection when that is reset, or is in the middle of a transfer: later than a hang is."""
 
 
 class Formation:
@@ -88,10 +90,12 @@ class Group:
             return
         self._cluster.once_reached(self._nodes, member.collective_ended, self, index)
 
-    def reset(self) -> None:
+    def reset(self, victim: Worker) -> None:
         self.cut = True
+        rng = self._cluster.rng
         for member in self.members.values():
-            self._cluster.clock.after(self._cluster.rng.random() * 0.01, member.connection_broke, self)
+            late_s = NOTICED_LATE_S if member is not victim and rng.random() < 0.5 else 0.01
+            self._cluster.clock.after(rng.random() * late_s, member.connection_broke, self)
 
     def break_off(self, by: Worker) -> None:
         """A member's sockets are shut down, or it died: its neighbours may see that, the others wait on."""

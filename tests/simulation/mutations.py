@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -310,6 +310,13 @@ def _never_give_up(reason: Code, self: Membership, *args: Any) -> Any:
 def _nobody_hangs(_: Code, *args: Any) -> Any:
     """Hangs with a beating heart are not looked for."""
     return []
+
+
+@plant("who has met a broken connection is not taken for hung", phoenix_core.watch, "keeps_others_waiting")
+def _broken_is_hung(_: Code, seen: Any, *args: Any) -> Any:
+    """That a collective of a rank has ended with an error is not looked at."""
+    deaf = {worker: (replace(progress, broken=False), since) for worker, (progress, since) in seen.items()}
+    return keeps_others_waiting(deaf, *args)
 
 
 @plant("those who are through wait for the others too", phoenix_core.watch, "keeps_others_waiting")

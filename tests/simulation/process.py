@@ -119,7 +119,9 @@ class Process(ABC):
     def _heartbeat(self) -> None:
         self._beating = False
         if not self.leaving:
-            progress = {"phase": self.phase, "streams": {"world": (self.entered, self.completed)}, "doing": {}}
+            over = self.entered if self.inbox.broken else self.completed  # one that ended with an error is over
+            progress = {"phase": self.phase, "streams": {"world": (self.entered, over)}, "broken": self.inbox.broken}
+            progress["doing"] = {}
             self.send("progress", boundary=self.boundary, **progress)
 
     def wait(self, ready: Callable[[], T | None], generation: int | None, limit_s: float | None = None) -> Thread[T]:

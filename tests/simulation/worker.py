@@ -269,9 +269,9 @@ class Worker(Process):
             self.poke()
 
     def connections_reset(self) -> None:
-        """The network breaks this rank's connections: all ranks have one of them, and all notice."""
+        """The network breaks this rank's connections: every rank has one of them, and some notice late."""
         if self._group is not None:
-            self._group.reset()
+            self._group.reset(self)
 
     def _break_group(self) -> None:
         if self._group is not None and not self._broken:
@@ -311,15 +311,20 @@ class Worker(Process):
         return self.inbox.call if self.inbox.call is not None and self.inbox.call.generation > generation else None
 
     def _expect_news(self) -> Thread[int]:
-        after = self.generation
+        self.inbox.broken = True
+        try:
+            return (yield from self._news_after(self.generation))
+        finally:
+            self.inbox.broken = False
 
+    def _news_after(self, generation: int) -> Thread[int]:
         def newer() -> int | None:
-            return self.inbox.newest() if self.inbox.newest() > after else None
+            return self.inbox.newest() if self.inbox.newest() > generation else None
 
         try:
             return (yield from self.wait(newer, None, NOBODY_FAILED_S))
         except PeerLost:
-            self.send("collective_broken", generation=self.generation, reason="nobody has failed")
+            self.send("collective_broken", generation=generation, reason="nobody has failed")
         try:
             return (yield from self.wait(newer, None, ANNOUNCEMENT_LIMIT_S))
         except PeerLost:

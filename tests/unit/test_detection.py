@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phoenix_core.detection import keeps_others_waiting, waits_for
 from phoenix_core.pace import Pace
 from phoenix_core.protocol import Progress
@@ -67,6 +69,7 @@ def test_who_left_out_a_collective_waits_in_that_of_the_others_a_step_later() ->
 def test_who_left_out_a_collective_waits_in_another_one_of_the_same_step() -> None:
     waiting, alone = at({"all": (9, 8)}), at({"all": (9, 8)}, doing="barrier")
     assert blamed(waiting, waiting, alone, waiting) == ["w2"]
+    assert blamed(waiting, replace(waiting, broken=True), alone, waiting) == []
     more = at({"all": (10, 8)})  # the next bucket of the gradients is on its way too
     assert blamed(more, more, alone, more) == ["w2"]
 
@@ -75,6 +78,16 @@ def test_ranks_of_different_groups_may_be_in_different_steps() -> None:
     """Two rows: the second is a step behind, since w3 hangs; w0 and w1 wait for their columns."""
     w0, w1 = at({"row0": (5, 5), "column0": (4, 3)}, boundary=4), at({"row0": (5, 5), "column1": (4, 3)}, boundary=4)
     assert blamed(w0, w1, at({"row1": (4, 3), "column0": (3, 3)}), at({"row1": (3, 3), "column1": (3, 3)})) == ["w3"]
+
+
+def test_who_sits_in_a_collective_that_all_have_entered_is_blamed_only_where_nothing_else_explains_it() -> None:
+    """w1 has not come out of it, w0 and w3 are on to the next one."""
+    ahead, inside, hung = at({"all": (9, 8)}), at({"all": (8, 7)}), at({"all": (7, 7)})
+    assert blamed(ahead, inside, ahead, ahead) == ["w1"]
+    assert blamed(ahead, inside, replace(ahead, broken=True), ahead) == []
+    assert blamed(ahead, inside, replace(at({"all": (8, 8)}), broken=True), ahead) == []
+    assert blamed(ahead, at({"all": (8, 8)}), at({"all": (8, 8), "2>1": (1, 0), "1>2": (0, 0)}), ahead) == ["w1"]
+    assert blamed(ahead, replace(inside, broken=True), hung, ahead) == ["w2"]
 
 
 def test_those_who_are_through_wait_for_who_is_not() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from phoenix_core.inbox import NOBODY_FAILED_S
 from phoenix_core.membership import RECOVERY_LIMIT_S, Membership
 from phoenix_core.placement import Offer
 from phoenix_core.protocol import (
@@ -253,6 +255,34 @@ def test_where_a_connection_broke_and_nobody_failed_the_same_ranks_meet_anew() -
     assert [record.kind for record in only(decisions, Record)] == ["collective_broken", "world_formed"]
     assert drive.tell(broken) == []  # the other ranks say the same, of a generation that is over
     assert drive.tell(CollectiveBroken(worker="w2", generation=2, reason="reset")) == []  # while they meet
+
+
+def test_a_rank_that_has_met_a_broken_connection_is_not_taken_for_hung() -> None:
+    """It waits to hear who has failed for longer than a hang may last, while the others wait for it."""
+    drive = Drive().run()
+    drive.step(1)
+    drive.step(2)
+    for worker in ("w0", "w2", "w3"):
+        drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
+    drive.tell(Progressed(worker="w1", progress=replace(at(2, "gradient_sync", 8, 8), broken=True)))
+    assert drive.membership.watch.pace.hang_limit_s() < NOBODY_FAILED_S
+    drive.now += NOBODY_FAILED_S
+    assert drive.tick() == []
+    (announced,) = only(drive.tell(CollectiveBroken(worker="w1", generation=1, reason="reset")), Announce)
+    assert announced.world.ranks == ("w0", "w1", "w2", "w3")
+
+
+def test_a_rank_that_hangs_is_blamed_although_another_has_met_a_broken_connection() -> None:
+    drive = Drive().run()
+    drive.step(1)
+    drive.step(2)
+    for worker in ("w0", "w3"):
+        drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 9, 8)))
+    drive.tell(Progressed(worker="w1", progress=replace(at(2, "gradient_sync", 8, 8), broken=True)))
+    drive.tell(Progressed(worker="w2", progress=at(2, "forward", 7, 7)))
+    drive.now += drive.membership.watch.pace.hang_limit_s() + 1
+    (detected, *_) = only(drive.tick(), Record)
+    assert (detected.fields["worker"], detected.fields["cause"]) == ("w2", "no_progress")
 
 
 def test_connections_that_always_break_end_the_job() -> None:

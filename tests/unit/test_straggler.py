@@ -13,8 +13,13 @@ RANKS = ("w0", "w1", "w2")
 STEP_S, TICK_S = 0.5, 0.05
 
 
-def told(last: Callable[[int], str | None], steps: int, step_s: float = STEP_S) -> list[Record]:
-    """Records of `steps` steps; in step i all others wait for `last(i)` during its second half."""
+def told(
+    last: Callable[[int], str | None], steps: int, step_s: float = STEP_S, *, broken: bool = False
+) -> list[Record]:
+    """Records of `steps` steps; in step i all others wait for `last(i)` during its second half.
+
+    `broken`: that one has met a broken connection.
+    """
     pace = Pace(Detection())
     for boundary in range(3):
         pace.reached(boundary, boundary * step_s)
@@ -25,9 +30,8 @@ def told(last: Callable[[int], str | None], steps: int, step_s: float = STEP_S) 
         index, part = divmod(tick, ticks)
         slow = last(index) if part >= ticks / 2 else None
         waiting = {"all": (index + 1, index)} if slow is not None else {"all": (index, index)}
-        seen = {
-            worker: (Progress(streams={"all": (index, index)} if worker == slow else waiting), 0.0) for worker in RANKS
-        }
+        late = Progress(streams={"all": (index, index)}, broken=broken)
+        seen = {worker: (late if worker == slow else Progress(streams=waiting), 0.0) for worker in RANKS}
         found += stragglers.look(seen, RANKS, tick * TICK_S)
     return found
 
@@ -38,6 +42,10 @@ def test_the_rank_that_all_others_wait_for_is_told_of_once() -> None:
     assert record.fields["worker"] == "w1" and record.fields["rank"] == 1
     share = float(str(record.fields["waiting_s"])) / float(str(record.fields["of_s"]))
     assert 0.4 < share < 0.6
+
+
+def test_one_that_waits_to_hear_who_has_failed_is_not_slow() -> None:
+    assert told(lambda _: "w1", 100, broken=True) == []
 
 
 def test_ranks_that_are_late_in_turns_are_not() -> None:

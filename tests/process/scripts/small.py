@@ -143,12 +143,12 @@ def main() -> None:
                 if step.index == options.skip_at:
                     step.record(loss=0.0)
                     continue
+                if options.alone_ahead and step.index == 11 and ft.rank == 0 and once("ahead"):
+                    die_while_giving(ft.rank_state.protected)  # before the forward pass, in which it waits for others
                 loss = (model(batch) - batch).square().mean()
                 step.record(loss=loss.item())
                 if options.step_apart and step.index == 11 and ft.rank == 2 and once("die"):
                     os.kill(os.getpid(), signal.SIGKILL)
-                if options.alone_ahead and step.index == 11 and ft.rank == 0 and once("ahead"):
-                    die_while_giving(ft.rank_state.protected)
                 if step.index == options.raise_at and ft.rank == 1:
                     raise ValueError("a deliberate mistake of the script")
                 if step.index == options.device_error_at and ft.rank == 1 and once("device"):
