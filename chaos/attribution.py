@@ -50,7 +50,10 @@ def judge_blame(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
     """One fault (or one recovery that no fault explains) by itself."""
     blamed, fault = _blamed(outcome), outcome.fault
     if fault is None:
-        # A process that ended by itself is rightly called so; but one that lived and was taken for stuck was not.
+        # A process that ended by itself is rightly called so; but one that lived and was taken for stuck was not. Of
+        # many that were cut off together each may be found by itself.
+        if any(_may_be_anybody(other.fault) for other in evidence.outcomes if other.fault is not None):
+            return passed(_WELL)
         wrong = [text for worker, cause, text in blamed if cause != "exit" and not _is_hit(worker, evidence)]
         return failed(f"{wrong[0]} was blamed, and nothing had been injected there") if wrong else passed(_WELL)
     name = str(fault.data.get("fault"))
