@@ -75,9 +75,9 @@ def _form_reuses_number(form: Code, self: Membership, filled: set[int], now: flo
 
 
 @plant("a failed worker is fenced", Membership, "_failed")
-def _failed_without_kill(failed: Code, *args: Any) -> Any:
+def _failed_without_kill(failed: Code, *args: Any, **facts: Any) -> Any:
     """No Kill for a failed worker."""
-    return [decision for decision in failed(*args) if not isinstance(decision, Kill)]
+    return [decision for decision in failed(*args, **facts) if not isinstance(decision, Kill)]
 
 
 @plant("voices of an old generation are not heard", Membership, "_rank_in")
@@ -87,10 +87,10 @@ def _rank_in_any_generation(_: Code, self: Membership, worker: str, generation: 
 
 
 @plant("a failure during a recovery leads to the next generation", Membership, "_failed")
-def _failed_once_only(failed: Code, self: Membership, workers: Any, *rest: Any) -> Any:
+def _failed_once_only(failed: Code, self: Membership, workers: Any, *rest: Any, **facts: Any) -> Any:
     """While a recovery goes on, a further failure of a rank is put off for ever."""
     busy = self.phase is Phase.RECOVERING and not self._vacant
-    return [] if busy and any(worker in self.ranks for worker in workers) else failed(self, workers, *rest)
+    return [] if busy and any(worker in self.ranks for worker in workers) else failed(self, workers, *rest, **facts)
 
 
 @plant("each vacancy gets a spare of its own", Membership, "_form")
@@ -277,12 +277,12 @@ def _respawn_on_lost(handle: Code, self: Membership, event: Any, now: float) -> 
 
 
 @plant("a replacement that fails on its way is replaced", Membership, "_failed")
-def _forget_replacement(failed: Code, self: Membership, workers: Any, *rest: Any) -> Any:
+def _forget_replacement(failed: Code, self: Membership, workers: Any, *rest: Any, **facts: Any) -> Any:
     """The failure of a worker that a vacant rank waits for starts no other one."""
     vacant = set(self._vacant)
     if not any(worker in self.ranks for worker in workers):
         self._vacant = set()
-    decisions = failed(self, workers, *rest)
+    decisions = failed(self, workers, *rest, **facts)
     self._vacant |= vacant if self.phase is Phase.RECOVERING else set()
     return decisions
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from phoenix_core.errors import PhoenixError
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import plan_of
 from tests.simulation.invariants import Violation
@@ -37,7 +38,7 @@ def simulate(seed: int, log: Callable[[str], None] | None = None) -> Result:
         outcome, reason = end.outcome, end.reason
     except Violation as broken:
         violation, what = broken.rule, str(broken)
-    except Exception as error:  # in the coordinator it would end the job, in a worker its process
+    except (PhoenixError, AssertionError, ValueError, LookupError) as error:  # each would end a real coordinator
         violation, what = f"raised {type(error).__name__}", f"{type(error).__name__}: {error}"
     generations = cluster.coordinator.membership.generation
     return Result(seed, outcome, reason, generations, tuple(cluster.checks.faults), violation, what)
