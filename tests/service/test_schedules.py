@@ -204,7 +204,7 @@ async def test_pause_resume_run_now_replace_and_delete(api: Harness) -> None:
     resumed = (await api.post(f"{path}/resume", {})).json()
     assert not resumed["paused"] and resumed["next_due"] == schedule["next_due"]
     assert "already" in problem(await api.post("/schedules", NIGHTLY), 409)["detail"]
-    changed = await api.client.put(f"/api/v1{path}", json={**NIGHTLY, "cron": "0 3 * * *"})
+    changed = await api.client.put(f"/api/v1{path}", json={**NIGHTLY, "cron": "0 3 * * *"}, headers={"If-Match": "*"})
     assert changed.json()["cron"] == "0 3 * * *" and changed.json()["id"] == schedule["id"]
     assert (await api.client.delete(f"/api/v1{path}")).status_code == 204
     problem(await api.client.get(f"/api/v1{path}"), 404)
