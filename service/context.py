@@ -152,6 +152,11 @@ def opened_database(settings: Settings) -> Database:
 def _unusable_database(database: Database, error: Exception) -> SettingsError:
     """Closes it, too."""
     database.close()
+    return SettingsError(what_to_do(database, error))
+
+
+def what_to_do(database: Database, error: Exception) -> str:
+    """About a database that cannot be used: which one, why, and what helps."""
     reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
     if database.postgres:
         advice = "is the server running, and the name and password right? Choose with --database URL"
@@ -162,7 +167,7 @@ def _unusable_database(database: Database, error: Exception) -> SettingsError:
         )
     else:
         advice = "make room if the disk is full (`phoenix doctor` tells), or choose another data directory with --dir"
-    return SettingsError(f"cannot use the database {database.engine.url!r}: {reason}; {advice}")
+    return f"cannot use the database {database.engine.url!r}: {reason}; {advice}"
 
 
 def _own(settings: Settings, secret: str) -> int:

@@ -82,7 +82,7 @@ def opened(directory: Path | None, database: str | None, *, make: bool = False) 
     """
     from sqlalchemy.exc import DBAPIError
 
-    from service.context import opened_database
+    from service.context import opened_database, what_to_do
 
     try:
         settings = Settings(directory=data_directory(directory), database_url=database_url(database))
@@ -102,7 +102,7 @@ def opened(directory: Path | None, database: str | None, *, make: bool = False) 
     try:
         yield found, settings
     except DBAPIError as error:
-        fail(f"the database {found.engine.url!r} does not do this now: {str(error.orig).strip()}")
+        fail(what_to_do(found, error))
     finally:
         found.close()
 
