@@ -1,4 +1,4 @@
-"""Reads the samples of finished trials from directories, each once."""
+"""Finds finished trials below directories, and reads what they count for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chaos.compare.samples import TrialSample, sample_of
 from chaos.errors import InvalidScenario, TrialError
-from chaos.record import Parse, TrialDirectory
+from chaos.record import Parse, Spec, TrialDirectory
 from chaos.scenario import Scenario
 
 # Results lie as DIR/TRIAL, those of a nightly or of a comparison as DIR/NAME/TRIAL.
@@ -19,63 +19,63 @@ _DEEPEST = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """`skipped` says of each directory that could not be read why not."""
+    """Oldest first; `skipped` says of each directory that could not be read why not."""
 
     samples: tuple[TrialSample, ...]
     skipped: tuple[str, ...]
 
 
-class Collector:
-    """Remembers what it has read: a result is written once, so asking again costs a look at what was not over yet."""
+class Finder:
+    """Finds finished trials. What was called done is not told again, and costs nothing at the next look."""
 
     def __init__(self) -> None:
-        self._finished: dict[Path, TrialSample] = {}
-        self._listings: dict[Path, tuple[int, tuple[Path, ...]]] = {}
-        self._scenarios: dict[str, Scenario] = {}
-        self._gathered: dict[tuple[Path, ...], tuple[TrialSample, ...]] = {}
-        self._news = False
+        self._done: set[str] = set()
+        self._open: dict[str, tuple[int, list[str]]] = {}
 
-    def below(self, *roots: Path) -> Collected:
-        """All finished trials at or below these directories, oldest first. Nothing there is no error."""
-        self._news = roots not in self._gathered
-        skipped: list[str] = []
-        found = [sample for root in roots for sample in self._samples(root, _DEEPEST, skipped)]
-        if self._news:
-            found.sort(key=lambda sample: (sample.at, sample.trial))
-            self._gathered[roots] = tuple(found)
-        return Collected(samples=self._gathered[roots], skipped=tuple(skipped))
+    def below(self, *roots: Path) -> Iterator[TrialDirectory]:
+        """Those at or below these directories that are not done. Nothing there is no error."""
+        for root in roots:
+            yield from self._find(str(root.absolute()), _DEEPEST)
 
-    def _samples(self, path: Path, depth: int, skipped: list[str]) -> Iterator[TrialSample]:
-        if path in self._finished:
-            yield self._finished[path]
-        elif (directory := TrialDirectory(path)).spec_file.exists():
-            if directory.result_file.exists():  # else it runs, or was killed
-                read = read_sample(directory, self._parse)
-                if isinstance(read, TrialSample):
-                    self._finished[path], self._news = read, True
-                    yield read
-                else:
-                    skipped.append(read)
+    def done(self, directory: TrialDirectory) -> None:
+        self._done.add(str(directory.path))
+
+    def _find(self, path: str, depth: int) -> Iterator[TrialDirectory]:
+        directory = TrialDirectory(Path(path))
+        if directory.spec_file.exists():
+            if path not in self._done and directory.result_file.exists():  # else it runs, or was killed
+                yield directory
         elif depth:
             for child in self._children(path):
-                yield from self._samples(child, depth - 1, skipped)
+                yield from self._find(child, depth - 1)
 
-    def _children(self, path: Path) -> tuple[Path, ...]:
-        """Directories inside; a directory's own time changes when one comes or goes."""
+    def _children(self, path: str) -> list[str]:
+        """Directories inside that are not done; a directory's own time changes when one comes or goes."""
         try:
-            changed = path.stat().st_mtime_ns
-            known = self._listings.get(path)
+            changed = os.stat(path).st_mtime_ns
+            known = self._open.get(path)
             if known is None or known[0] != changed:
                 with os.scandir(path) as entries:
-                    inside = tuple(sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)))
-                known, self._news = (changed, inside), True
-                self._listings[path] = known
+                    known = changed, sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError:
-            return ()
-        return known[1]
+            return []
+        inside = [child for child in known[1] if child not in self._done]
+        self._open[path] = known[0], inside
+        return inside
+
+
+class Reader:
+    """Reads specifications and results. Scenarios that differ by their seed only are checked once."""
+
+    def __init__(self) -> None:
+        self._scenarios: dict[str, Scenario] = {}
+
+    def read(self, directory: TrialDirectory) -> tuple[Spec, TrialSample] | str:
+        """Of a finished trial, or why there is none."""
+        return _read(directory, self._parse)
 
     def _parse(self, document: object) -> Scenario:
-        """Scenarios that differ by their seed only are checked once. Raises InvalidScenario."""
+        """Raises InvalidScenario."""
         if not isinstance(document, dict):
             return Scenario.from_json(document)
         seed = document.get("seed", 0)
@@ -87,10 +87,29 @@ class Collector:
         return replace(self._scenarios[key], seed=seed)
 
 
-def read_sample(directory: TrialDirectory, parse: Parse = Scenario.from_json) -> TrialSample | str:
+def collect(*roots: Path) -> Collected:
+    """All finished trials at or below these directories."""
+    reader = Reader()
+    found = [reader.read(directory) for directory in Finder().below(*roots)]
+    samples = [one[1] for one in found if not isinstance(one, str)]
+    return Collected(
+        samples=tuple(sorted(samples, key=lambda sample: (sample.at, sample.trial))),
+        skipped=tuple(one for one in found if isinstance(one, str)),
+    )
+
+
+def read_sample(directory: TrialDirectory) -> TrialSample | str:
     """The sample of a finished trial, or why there is none."""
+    found = _read(directory, Scenario.from_json)
+    return found if isinstance(found, str) else found[1]
+
+
+def _read(directory: TrialDirectory, parse: Parse) -> tuple[Spec, TrialSample] | str:
     try:
         result = directory.read_result()
-        return sample_of(directory.read_spec(parse), result) if result else f"{directory.path}: the trial is not over"
+        if result is None:
+            return f"{directory.path}: the trial is not over"
+        spec = directory.read_spec(parse)
+        return spec, sample_of(spec, result)
     except (TrialError, ValueError) as error:
         return str(error)

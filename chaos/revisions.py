@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.collect import Collector
-from chaos.compare.history import baseline
+from chaos.collect import collect
 from chaos.compare.rows import Side
 from chaos.compare.rule import RULE
-from chaos.compare.samples import Code, TrialSample
+from chaos.compare.samples import Code
 from chaos.errors import ChaosError
 from chaos.git import GitError, Repository
 
@@ -21,9 +20,9 @@ class NoSamples(ChaosError):
     """There is nothing to compare under this name; the message lists what there is."""
 
 
-def directory_side(path: Path, collector: Collector) -> Side:
+def directory_side(path: Path) -> Side:
     """All trials below a directory. Raises NoSamples where none is finished."""
-    found = collector.below(path)
+    found = collect(path)
     if not found.samples:
         why = f": {found.skipped[0]}" if found.skipped else ""
         raise NoSamples(f"{path} holds no finished trial (a directory with spec.json and result.json){why}")
@@ -32,12 +31,12 @@ def directory_side(path: Path, collector: Collector) -> Side:
     return Side(name=name if len(codes) > 1 else f"{name} ({codes[0].short})", samples=found.samples)
 
 
-def revision_side(name: str, samples: Sequence[TrialSample], repository: Repository | None) -> Side:
-    """The trials of a revision: a commit or the beginning of one, COMMIT-DIFF, or anything that git knows.
+def codes_named(name: str, codes: Sequence[Code], repository: Repository | None) -> list[Code]:
+    """Those of a revision: a commit or the beginning of one, COMMIT-DIFF, or anything that git knows.
 
-    Trials of a dirty tree are found under COMMIT-DIFF only: they are another code than their commit. Raises NoSamples.
+    `codes`: what was measured, the newest first. Trials of a dirty tree are found under COMMIT-DIFF only: they are
+    another code than their commit. Raises NoSamples.
     """
-    codes = list(dict.fromkeys(sample.code for sample in reversed(samples)))
     found = _named(name, codes)
     if not found and (commit := _resolved(name, repository, codes)) is not None:
         found = [code for code in codes if code.commit == commit and not code.diff]
@@ -47,20 +46,18 @@ def revision_side(name: str, samples: Sequence[TrialSample], repository: Reposit
         raise NoSamples(f"no trial of {name!r} is known; {_listed(codes)}")
     if len({code.commit for code in found}) > 1:
         raise NoSamples(f"{name!r} is the beginning of several commits: {', '.join(c.short for c in found)}")
-    return Side(name=name, samples=tuple(sample for sample in samples if sample.code in found))
+    return found
 
 
-def with_baseline(side: Side, samples: Sequence[TrialSample], repository: Repository | None) -> Side:
-    """Where a base has too few sessions of its own, those of its ancestors since the last change stand in for it."""
+def missing_ancestors(side: Side, repository: Repository | None) -> frozenset[str]:
+    """Whose trials stand in for sessions that a base has too few of; none where it has enough of its own."""
     commit = side.samples[-1].code.commit if side.samples else ""
     if repository is None or len({sample.session for sample in side.samples}) >= RULE.least_sessions:
-        return side
+        return frozenset()
     try:
-        ancestors = repository.ancestors(commit)[1:]
+        return frozenset(repository.ancestors(commit)[1:])
     except GitError:
-        return side
-    older = baseline(samples, set(ancestors))
-    return Side(name=side.name, samples=side.samples, baseline=older)
+        return frozenset()
 
 
 def _named(name: str, codes: Sequence[Code]) -> list[Code]:

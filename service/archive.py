@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from chaos.errors import ChaosError
 from chaos.record import Result, Spec, TrialDirectory
-from service import endings, store
+from service import endings, history, store
 from service.database import Database
 from service.fitting import fit_text
 from service.hub import Hub
@@ -207,6 +207,7 @@ def _conclude(session: Session, name: str, result: Result | None) -> None:
         trial.checks = {name: check.to_json() for name, check in result.checks.items()}
         trial.finished_at = _moment(result.finished_at)
         replace_recoveries(session, trial.id, [recovery.to_json() for recovery in result.recoveries])
+        history.add_directory(session, TrialDirectory(Path(str(trial.directory))), result)
     session.flush()
     endings.end_run_if_over(session, run, tell=False)
     newest = select(func.max(Trial.finished_at)).where(Trial.run_id == run.id).scalar_subquery()

@@ -12,11 +12,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chaos.arms import WORKING_TREE, Workshop
-from chaos.collect import Collector
 from chaos.compare import present
 from chaos.compare.comparison import Comparison, compare
 from chaos.compare.plan import Bisection, Effort
@@ -27,10 +27,13 @@ from chaos.git import GitError, Repository
 from chaos.interleaved import Bench, Interrupted, is_slower, measure, new_directory
 from chaos.provenance import tree_diff
 from chaos.record import check_report, write_text
-from chaos.revisions import NoSamples, directory_side, revision_side, with_baseline
+from chaos.revisions import NoSamples, directory_side
 from chaos.scenario import Scenario, load_scenario
 from chaos.trial import interruptible
-from service.known import Known, known_in
+from service.database import Database
+from service.indexer import Indexer
+from service.known import Known, repository_of
+from service.settings import Settings
 
 OK, FAILED, USAGE, UNKNOWN, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -58,24 +61,35 @@ class Measuring:
 
 
 def compare_stored(
-    base: str, head: str, *, scenario: str | None, repo: Path, directory: Path, trials_as_units: bool, output: Output
+    base: str,
+    head: str,
+    *,
+    scenario: str | None,
+    repo: Path,
+    stored: Callable[[], AbstractContextManager[tuple[Database, Settings]]],
+    trials_as_units: bool,
+    output: Output,
 ) -> int:
-    """Directories of trials, or revisions whose trials are in the data directory."""
+    """Directories of trials, or revisions whose trials are in the database, which is opened only for these."""
 
     def work() -> int:
         if repo != Path():
             Repository.around(repo)  # one that was named is one; around the current directory there need be none
-        known = known_in(directory, repo)
-        try:
-            if _is_directory(base) or _is_directory(head):
-                sides = [_of_scenario(_side(name, known), scenario) for name in (base, head)]
-                found = compare(*sides, trials_as_units=trials_as_units)
-            else:
-                names = [_tree_name(name, known) for name in (base, head)]
-                found = known.compare(*names, scenario=scenario, trials_as_units=trials_as_units)
-        except NoSamples as error:
-            raise _explained(error, (base, head), known) from None
-        return tell(found, output)
+        if _is_directory(base) and _is_directory(head):
+            sides = [_of_scenario(directory_side(Path(name)), scenario) for name in (base, head)]
+            return tell(compare(*sides, trials_as_units=trials_as_units), output)
+        repository = repository_of(repo)
+        absent = [name for name in (base, head) if not _is_directory(name) and not _is_revision(name, repository)]
+        if paths := [name for name in absent if os.sep in name]:
+            raise ChaosError(f"there is no directory {' and no directory '.join(paths)}")
+        with stored() as (database, settings):
+            Indexer(database, settings.directory).tick()
+            known = Known(database=database, repository=repository)
+            try:
+                sides = [_side(base, known.base, known, scenario), _side(head, known.side, known, scenario)]
+            except NoSamples as error:  # a name of no revision was most likely to be a directory
+                raise ChaosError(f"{error}; nor is there a directory {absent[0]}" if absent else str(error)) from None
+        return tell(compare(*sides, trials_as_units=trials_as_units), output)
 
     return _guarded(work)
 
@@ -220,31 +234,20 @@ def _is_directory(name: str) -> bool:
     return name != WORKING_TREE and Path(name).is_dir()
 
 
-def _explained(error: NoSamples, names: Sequence[str], known: Known) -> ChaosError:
-    """A name of no revision was most likely to be a directory: then the error says which one is missing."""
-    absent = [name for name in names if not _is_directory(name) and not _is_revision(name, known)]
-    paths = [name for name in absent if os.sep in name]
-    if paths:
-        return ChaosError(f"there is no directory {' and no directory '.join(paths)}")
-    return ChaosError(f"{error}; nor is there a directory {absent[0]}") if absent else error
-
-
-def _is_revision(name: str, known: Known) -> bool:
+def _is_revision(name: str, repository: Repository | None) -> bool:
     """Of a commit that only trials know too."""
     if name == WORKING_TREE or re.fullmatch(r"[0-9a-f]{4,40}(-.*)?", name):
         return True
     try:
-        return known.repository is not None and bool(known.repository.commit(name))
+        return repository is not None and bool(repository.commit(name))
     except GitError:
         return False
 
 
-def _side(name: str, known: Known) -> Side:
+def _side(name: str, find: Callable[[str, str | None], Side], known: Known, scenario: str | None) -> Side:
     if _is_directory(name):
-        return directory_side(Path(name), Collector())
-    samples = known.samples()
-    side = revision_side(_tree_name(name, known), samples, known.repository)
-    return with_baseline(side, samples, known.repository)
+        return _of_scenario(directory_side(Path(name)), scenario)
+    return find(_tree_name(name, known), scenario)
 
 
 def _of_scenario(side: Side, scenario: str | None) -> Side:

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
+from service.commands.common import DatabaseUrl, Directory, opened
 from service.settings import data_directory
 
-Directory = Annotated[
-    Path | None, typer.Option("--dir", help="Data directory (else PHOENIX_HOME, else ~/.local/share/phoenix).")
-]
 Repo = Annotated[Path, typer.Option("--repo", help="The git checkout that the revisions are of.")]
 Scenarios = Annotated[list[str] | None, typer.Option("--scenario", help="Scenario file or a shipped one (repeatable).")]
 Effect = Annotated[
@@ -50,6 +48,7 @@ def compare(
     ] = False,
     repo: Repo = Path(),
     directory: Directory = None,
+    database: DatabaseUrl = None,
 ) -> None:
     """Say whether HEAD recovers slower, or less often, than BASE.
 
@@ -58,6 +57,7 @@ def compare(
     """
     from chaos.compare.plan import Effort
     from service import comparing
+    from service.indexer import KEPT_IN
 
     output = comparing.Output(
         as_json=as_json, github=github, markdown=markdown, junit=junit, fail_inconclusive=fail_inconclusive
@@ -81,7 +81,7 @@ def compare(
             head,
             scenario=next(iter(names), None),
             repo=repo,
-            directory=home,
+            stored=lambda: opened(directory, database, make=any((home / name).is_dir() for name in KEPT_IN)),
             trials_as_units=trials_as_units,
             output=output,
         )

@@ -19,7 +19,8 @@ from service.executor import Executor
 from service.gate import Gate
 from service.host import Host
 from service.hub import Hub
-from service.known import known_in
+from service.indexer import Indexer
+from service.known import Known, repository_of
 from service.loops import Loop
 from service.metrics import Metrics
 from service.settings import LOOPBACK, Settings, SettingsError
@@ -28,6 +29,8 @@ from service.webhooks import Postman
 LOCK_NAME = "service.lock"
 # How late a schedule may fire, and a message be sent, while nothing else is in the way.
 CLOCK_S = 0.5
+# How late a trial of the command line may be in the history.
+INDEX_S = 2.0
 
 
 class Service:
@@ -48,12 +51,14 @@ class Service:
             os.close(self._lock)
             raise
         self.metrics.observe(self.database, settings)
-        self.known = known_in(settings.directory)
+        self.known = Known(database=self.database, repository=repository_of())
+        self.indexer = Indexer(self.database, settings.directory)
         self.clockwork = Clockwork(settings, self.database, self._compare)
         self.postman = Postman(self.database)
         self._loops = (
             Loop("clockwork", CLOCK_S, self.clockwork.tick),
             Loop("postman", CLOCK_S, self.postman.tick),
+            Loop("indexer", INDEX_S, self.indexer.tick),
         )
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ from chaos.errors import ChaosError
 from chaos.git import GitError
 from chaos.record import Result, TrialDirectory
 from chaos.scenario import Scenario
-from service import courier, endings, halts, lifeline, queue, store
+from service import courier, endings, halts, history, lifeline, queue, store
 from service.checkouts import Checkouts
 from service.database import Database
 from service.files import last_lines, trouble_with
@@ -276,6 +276,7 @@ class Executor:
             if result is not None:
                 row.checks = {name: check.to_json() for name, check in result.checks.items()}
                 replace_recoveries(session, trial.id, [recovery.to_json() for recovery in result.recoveries])
+                history.add_directory(session, _directory(trial), result)
             endings.end_run_if_over(session, run)
         self._hub.notify(trial.run_id)
         self._readers.pop(trial.id, None)

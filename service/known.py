@@ -1,62 +1,91 @@
-"""What can be compared: the trials below a data directory, those of the command line too."""
+"""What can be compared: every finished trial that the database knows, of whichever machine."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from chaos.collect import Collector
-from chaos.compare.comparison import Comparison, compare
-from chaos.compare.samples import TrialSample
-from chaos.git import GitError, Repository
-from chaos.revisions import revision_side, with_baseline
+from sqlalchemy.orm import Session
 
-# Of the service, `phoenix trial` and `--ab`; of `phoenix nightly`.
-KEPT_IN = ("trials", "nightly")
+from chaos.compare.comparison import Comparison, compare
+from chaos.compare.history import History, baseline
+from chaos.compare.history import history as history_of
+from chaos.compare.rows import Side
+from chaos.git import GitError, Repository
+from chaos.revisions import codes_named, missing_ancestors
+from service import history
+from service.database import Database
+
+# Points of ancestors, of each scenario, among which a base looks for sessions since the last change of level.
+MOST_ANCESTORS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The samples of one data directory, and the checkout that knows their commits (None: nobody does)."""
+    """The history in one database, and the checkout that knows its commits (None: nobody does)."""
 
-    directory: Path
+    database: Database
     repository: Repository | None
-    _collector: Collector = field(default_factory=Collector)
     _subjects: dict[str, str | None] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def samples(self) -> tuple[TrialSample, ...]:
-        """Of all finished trials, oldest first. Each directory is read once."""
-        with self._lock:
-            return self._collector.below(*(self.directory / name for name in KEPT_IN)).samples
+    def history(self, scenario: str, fault: str, metric: str, *, fingerprint: str | None, newest: int) -> History:
+        """The newest points of it, none if there are none of this machine."""
+        with self.database.read() as session:
+            points = history.newest_points(session, scenario, newest, fingerprint=fingerprint)
+            found = history.samples(session, points)
+        return history_of(found, scenario, fault=fault, metric=metric, newest=newest)
 
     def compare(
         self, base: str, head: str, *, scenario: str | None = None, trials_as_units: bool = False
     ) -> Comparison:
         """What REST, the page and `phoenix compare BASE HEAD` show. Raises NoSamples for a revision without trials."""
-        samples = [s for s in self.samples() if scenario is None or s.scenario == scenario]
-        left = with_baseline(revision_side(base, samples, self.repository), samples, self.repository)
-        return compare(left, revision_side(head, samples, self.repository), trials_as_units=trials_as_units)
+        left, right = self.base(base, scenario), self.side(head, scenario)
+        return compare(left, right, trials_as_units=trials_as_units)
 
-    def subjects(self, samples: Sequence[TrialSample]) -> dict[str, str]:
+    def side(self, name: str, scenario: str | None = None) -> Side:
+        """All trials of a revision. Raises NoSamples."""
+        with self.database.read() as session:
+            return self._side(session, name, scenario)
+
+    def base(self, name: str, scenario: str | None = None) -> Side:
+        """As `side`; with those of its ancestors where it has too few sessions of its own."""
+        with self.database.read() as session:
+            side = self._side(session, name, scenario)
+            ancestors = missing_ancestors(side, self.repository)
+            if not ancestors:
+                return side
+            points = [
+                point
+                for each in sorted({sample.scenario for sample in side.samples})
+                for point in history.newest_points(session, each, MOST_ANCESTORS, commits=ancestors)
+            ]
+            older = history.samples(session, points)
+        return replace(side, baseline=baseline(older, ancestors))
+
+    def _side(self, session: Session, name: str, scenario: str | None) -> Side:
+        measured = [code for code, _, _ in history.codes(session, scenario)]
+        found = codes_named(name, measured, self.repository)
+        return Side(name=name, samples=history.samples(session, history.points_of(session, found, scenario)))
+
+    def subjects(self, commits: Collection[str]) -> dict[str, str]:
         """The first line of each commit's message, where it is known; asked for once each."""
-        commits = {sample.code.commit for sample in samples}
-        new = commits - self._subjects.keys()
-        if new and self.repository is not None:
-            found = self.repository.subjects(new)
-            self._subjects.update({commit: found.get(commit) for commit in new})
-        return {commit: said for commit in commits if (said := self._subjects.get(commit)) is not None}
+        with self._lock:
+            new = set(commits) - self._subjects.keys()
+            if new and self.repository is not None:
+                found = self.repository.subjects(new)
+                self._subjects.update({commit: found.get(commit) for commit in new})
+            return {commit: said for commit in commits if (said := self._subjects.get(commit)) is not None}
 
 
-def known_in(directory: Path, repository: Path | None = None) -> Known:
-    """`repository`: where to ask for names of commits (else the checkout that this code was imported from)."""
+def repository_of(place: Path | None = None) -> Repository | None:
+    """Where to ask for names of commits (else the checkout that this code was imported from)."""
     own = Path(__file__).resolve().parents[1]
-    if repository is None and not (own / ".git").exists():  # installed: what repository is around it is chance
-        return Known(directory=directory, repository=None)
+    if place is None and not (own / ".git").exists():  # installed: what repository is around it is chance
+        return None
     try:
-        found = Repository.around(repository or own)
+        return Repository.around(place or own)
     except GitError:
-        found = None
-    return Known(directory=directory, repository=found)
+        return None

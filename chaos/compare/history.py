@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, pvariance
-from typing import Any, Final
+from typing import Final
 
 from chaos.compare.changepoints import change_points, spikes
 from chaos.compare.ranks import log_deviation, median_interval, trials_needed
 from chaos.compare.rows import finite
 from chaos.compare.rule import RULE, at_resolution
-from chaos.compare.samples import SUCCESS, TOTAL, Code, TrialSample, differences, metrics_of
+from chaos.compare.samples import SUCCESS, TOTAL, TrialSample, differences
 
 EFFECTS: Final = (5, 10, 20)
 # A number of trials that nobody will run says that the effect cannot be seen on this machine.
@@ -188,57 +188,6 @@ def noise(of: History) -> list[dict[str, object]]:
     for point in of.points:
         machines.setdefault(point.first.fingerprint, []).append(point)
     return [_noise_of(of, fingerprint, points) for fingerprint, points in machines.items()]
-
-
-def series(samples: Sequence[TrialSample]) -> list[dict[str, object]]:
-    """What there is to choose from: scenario and fault with their metrics."""
-    found = []
-    for scenario in sorted({sample.scenario for sample in samples}):
-        own = [sample for sample in samples if sample.scenario == scenario]
-        extent = {**_extent(own), "fingerprints": sorted({sample.fingerprint for sample in own})}
-        found += [
-            {"scenario": scenario, "fault": fault, "metrics": metrics_of(own, fault), **extent}
-            for fault in faults_of(own) or [""]
-        ]
-    return found
-
-
-def codes(samples: Sequence[TrialSample], subjects: Mapping[str, str] | None = None) -> list[dict[str, object]]:
-    """Every code that was measured, the newest measurement first."""
-    grouped: dict[Code, list[TrialSample]] = {}
-    for sample in samples:
-        grouped.setdefault(sample.code, []).append(sample)
-    found: list[dict[str, Any]] = [
-        {
-            "name": code.name,
-            "short": code.short,
-            "subject": (subjects or {}).get(code.commit),
-            "dirty": bool(code.diff),
-            "trials": len(own),
-            "last_at": max(sample.at for sample in own),
-        }
-        for code, own in grouped.items()
-    ]
-    return sorted(found, key=lambda entry: entry["last_at"], reverse=True)
-
-
-def machines(samples: Sequence[TrialSample]) -> list[dict[str, object]]:
-    """Every machine that measured; one whose trials do not name it has the fingerprint ""."""
-    grouped: dict[str, list[TrialSample]] = {}
-    for sample in samples:
-        grouped.setdefault(sample.fingerprint, []).append(sample)
-    found = []
-    for fingerprint, own in grouped.items():
-        extent = _extent(own)
-        found.append(
-            {
-                "fingerprint": fingerprint,
-                "machine": dict(own[-1].machine),
-                "trials": extent["trials"],
-                "sessions": extent["sessions"],
-            }
-        )
-    return found
 
 
 def faults_of(samples: Sequence[TrialSample]) -> list[str]:

@@ -91,7 +91,7 @@ def opened(directory: Path | None, database: str | None, *, make: bool = False) 
         elif settings.database_url is None and not settings.database_file.exists():
             fail(
                 f"there is no database in the data directory {settings.directory} ({settings.database_file.name}): "
-                "name the one that `phoenix serve` uses with --dir, or its database with --database"
+                "name the directory that `phoenix serve` uses with --dir, or its database with --database"
             )
         found = opened_database(settings)
     except SettingsError as error:

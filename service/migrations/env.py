@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from service import control_tables
+from service import control_tables, history_tables
 from service.tables import Base
 
 # Imported for its tables.
-assert control_tables
+assert control_tables and history_tables
 
 
 def run() -> None:

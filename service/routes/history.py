@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from chaos.compare.history import Annotation, codes, history, machines, series
+from chaos.compare.history import Annotation
 from chaos.compare.samples import METRICS, TOTAL
+from service import history
 from service.comparison_shapes import HistoryShape, SeriesShape
 from service.known import Known
 from service.problems import Problem, not_found
@@ -29,17 +30,29 @@ KnownOf = Annotated[Known, Depends(_known)]
 
 
 @router.get("/history/series")
-def list_series(known: KnownOf) -> SeriesShape:
-    """Scenarios with their faults and metrics, codes (newest first) and machines of which there are trials."""
-    samples = known.samples()
-    return SeriesShape.model_validate(
-        {
-            "items": series(samples),
-            "codes": codes(samples, known.subjects(samples)),
-            "machines": machines(samples),
-            "seeded": any(sample.seeded for sample in samples),
+def list_series(service: ServiceOf, known: KnownOf) -> SeriesShape:
+    """Scenarios with their faults and metrics, codes (the newest ones, newest first) and machines of which there are
+    trials."""
+    with service.database.read() as session:
+        measured = history.codes(session, most=history.MOST_CODES)
+        document = {
+            "items": history.series(session),
+            "machines": history.machines(session),
+            "seeded": history.any_seeded(session),
         }
-    )
+    subjects = known.subjects([code.commit for code, _, _ in measured])
+    codes = [
+        {
+            "name": code.name,
+            "short": code.short,
+            "subject": subjects.get(code.commit),
+            "dirty": bool(code.diff),
+            "trials": trials,
+            "last_at": at,
+        }
+        for code, trials, at in measured
+    ]
+    return SeriesShape.model_validate({**document, "codes": codes})
 
 
 @router.get("/history")
@@ -55,12 +68,15 @@ def show_history(
     """A point for each code and session, oldest first; levels, where they changed, and each machine's noise."""
     if metric not in METRICS:
         raise Problem(422, "invalid-request", f"there is no metric {metric!r}; there are: {', '.join(METRICS)}")
-    samples = [s for s in known.samples() if s.scenario == scenario and fingerprint in (None, s.fingerprint)]
-    if not samples:
-        raise not_found("finished trial of scenario", scenario)
-    if fault and not any(fault in sample.times for sample in samples):
-        raise not_found("fault of this scenario", fault)
-    found = history(samples, scenario, fault=fault, metric=metric, newest=limit)
     with service.database.read() as session:
+        faults = history.faults(session, scenario)
         remarks = [Annotation(at=row.at.isoformat(), text=row.text) for row in about(session, scenario, MOST_REMARKS)]
-    return HistoryShape.model_validate(found.to_json(remarks, subjects=known.subjects(samples)))
+    if faults is None:
+        raise not_found("finished trial of scenario", scenario)
+    if fault and fault not in faults:
+        raise not_found("fault of this scenario", fault)
+    found = known.history(scenario, fault, metric, fingerprint=fingerprint, newest=limit)
+    if not found.points:
+        raise not_found(f"finished trial of scenario {scenario!r} on machine", fingerprint or "")
+    subjects = known.subjects({point.first.code.commit for point in found.points})
+    return HistoryShape.model_validate(found.to_json(remarks, subjects=subjects))

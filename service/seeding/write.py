@@ -20,8 +20,9 @@ from chaos.provenance import Provenance
 from chaos.record import Spec, TrialDirectory
 from chaos.scenario import Scenario
 from chaos.verdict import worst
-from service import catalog, store
+from service import catalog, history, store
 from service.database import Database
+from service.history import Finished
 from service.hub import Hub
 from service.ingest import TrialReader, replace_recoveries
 from service.seeding.script import SeededResult, play
@@ -81,10 +82,13 @@ def _write_night(directory: Path, database: Database, night: Night, *, kept: boo
     run = f"seed-{night.started:%m%d}-{night.suite}-{night.commit[:6]}"
     plays = [(trial, play(night, trial)) for trial in night.trials]
     places = [directory / "trials" / f"{run}-{number}" for number in range(1, len(plays) + 1)]
-    for place, (trial, played) in zip(places, plays, strict=True):
-        _write_directory(place, night, trial, played, kept=kept)
+    specs = [_spec(place, night, trial) for place, (trial, _) in zip(places, plays, strict=True)]
+    for place, spec, (_, played) in zip(places, specs, plays, strict=True):
+        _write_directory(place, spec, played, kept=kept)
     with database.write() as session:
         _add_rows(session, run, night, plays, places, kept=kept)
+        over = zip(places, specs, plays, strict=True)
+        history.add(session, [Finished.of(spec, played.result, place) for place, spec, (_, played) in over])
     if kept:
         for place in places:
             TrialReader(database, Hub(), run, place.name, place).read()
@@ -97,10 +101,7 @@ def _write_night(directory: Path, database: Database, night: Night, *, kept: boo
 # --- the directories -------------------------------------------------------------------------------------------------
 
 
-def _write_directory(place: Path, night: Night, trial: SeededTrial, played: SeededResult, *, kept: bool) -> None:
-    directory = TrialDirectory(place)
-    events = directory.run.events if kept else directory.path
-    events.mkdir(parents=True)
+def _spec(place: Path, night: Night, trial: SeededTrial) -> Spec:
     made_of = Provenance(
         commit=night.commit,
         dirty=False,
@@ -108,9 +109,15 @@ def _write_directory(place: Path, night: Night, trial: SeededTrial, played: Seed
         machine=night.machine,
         boot=night.boot,
     )
-    spec = Spec(
+    return Spec(
         trial=place.name, scenario=trial.scenario, provenance=made_of, created_at=_iso(trial.started), seeded=True
     )
+
+
+def _write_directory(place: Path, spec: Spec, played: SeededResult, *, kept: bool) -> None:
+    directory = TrialDirectory(place)
+    events = directory.run.events if kept else directory.path
+    events.mkdir(parents=True)
     # Not atomically, as a trial would: there is nobody yet who could read half of it, and thousands of flushes.
     directory.spec_file.write_text(json.dumps(spec.to_json(), indent=1))
     directory.result_file.write_text(json.dumps(played.result.to_json(), indent=1))

@@ -13,7 +13,6 @@ from chaos.record import Result, Spec, TrialDirectory
 from chaos.recoveries import RecoveryRecord
 from chaos.scenario import parse_scenario
 from chaos.verdict import Verdict
-from service.known import known_in
 from tests.comparing import MACHINE, SCENARIO, USUAL, command
 from tests.service.helpers import Harness
 
@@ -46,6 +45,7 @@ def spread(factor: float = 1.0, count: int = 10) -> list[float]:
 
 
 async def get(api: Harness, path: str, status: int = 200, **query: str) -> Any:
+    api.service.indexer.tick()  # as its thread would
     answer = await api.client.get(f"/api/v1/{path}", params=query)
     assert answer.status_code == status, answer.text
     return answer.json()
@@ -60,9 +60,10 @@ async def test_two_commits_are_compared_and_the_command_says_the_same(api: Harne
     total = next(row for row in found["rows"] if row["metric"] == "recovery")
     assert total["ratio"] == pytest.approx(1.3, abs=0.01)
     assert (total["unit"], total["base"]["n"]) == ("trial", 10)
-    done = command("compare", OLD[:8], NEW, "--json", "--dir", str(home))
+    url = api.service.settings.database_url
+    done = command("compare", OLD[:8], NEW, "--json", "--dir", str(home), *(["--database", url] if url else []))
     assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout) == json.loads(json.dumps(known_in(home).compare(OLD[:8], NEW).to_json()))
+    assert json.loads(done.stdout) == json.loads(json.dumps(api.service.known.compare(OLD[:8], NEW).to_json()))
     said = json.loads(done.stdout)
     assert [row["ratio"] for row in said["rows"]] == [row["ratio"] for row in found["rows"]]
 
@@ -151,6 +152,7 @@ def test_the_command_compares_directories_and_writes_every_form(tmp_path: Path) 
 def test_an_empty_directory_and_an_unknown_commit_are_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     missing = [str(tmp_path / name) for name in ("old", "new")]
+    (tmp_path / "home" / "trials").mkdir(parents=True)
     for arguments, said in (
         ((str(tmp_path / "empty"), str(tmp_path / "empty")), "holds no finished trial"),
         (missing, f"phoenix: there is no directory {missing[0]} and no directory {missing[1]}\n"),

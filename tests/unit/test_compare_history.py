@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from chaos.compare.changepoints import change_points, spikes
-from chaos.compare.history import Annotation, History, baseline, codes, history, machines, noise, series
+from chaos.compare.history import Annotation, History, baseline, history, noise
 from chaos.compare.plan import BASE, HEAD, PILOT, Bisection, Effort, order, screen_size
 from chaos.compare.rows import Side
 from chaos.compare.samples import Code, TrialSample
-from tests.comparing import MACHINE, SHAPE, sample, times
+from tests.comparing import MACHINE, SHAPE, sample
 
 
 def quiet(seed: int, length: int = 50, variation: float = 0.05) -> list[float]:
@@ -172,20 +172,6 @@ def test_noise_says_how_many_trials_an_effect_takes() -> None:
     assert needed["5"] >= needed["10"] >= needed["20"] == 6
     (alone,) = noise(history([sample(0)], "kill-one"))
     assert (alone["trial_cv"], alone["needed"]) == (None, {"5": None, "10": None, "20": None})
-
-
-def test_what_there_is_to_choose_from() -> None:
-    samples = [
-        *nights(1.0, 1.0),
-        *(sample(i, scenario="b", times={"x": times(), "y": {"replacement": 1.0}}) for i in range(2)),
-    ]
-    assert [(item["scenario"], item["fault"]) for item in series(samples)] == [
-        ("b", "x"),
-        ("b", "y"),
-        ("kill-one", "kill"),
-    ]
-    assert [code["name"][:2] for code in codes(samples, {})] == ["aa", "01", "00"]  # type: ignore[index]
-    assert [machine["trials"] for machine in machines(samples)] == [12]
 
 
 def test_a_baseline_begins_after_the_last_change() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.collect import Collector
+from chaos.collect import Finder, collect
 from chaos.compare.samples import Code, differences, digest_of, metrics_of, sample_of, session_of
 from chaos.provenance import Provenance, machine, tree_diff
 from chaos.record import Result, Spec, TrialDirectory
@@ -170,19 +170,33 @@ def test_a_dirty_tree_is_named_by_what_it_adds(tmp_path: Path) -> None:
     assert tree_diff(tmp_path) is None
 
 
-def test_finished_trials_are_found_below_a_directory_and_read_once(tmp_path: Path) -> None:
+def test_finished_trials_are_found_below_a_directory(tmp_path: Path) -> None:
     for number, place in enumerate(("one", "suite/two", "suite/deep/three")):
         directory = TrialDirectory.create(tmp_path / place, SCENARIO, trial=f"t{number}")
         directory.write_result(result(record("kill"), SPARE))
     TrialDirectory.create(tmp_path / "running", SCENARIO)
     broken = TrialDirectory.create(tmp_path / "broken", SCENARIO)
     broken.result_file.write_text("{}")
-    collector = Collector()
-    found = collector.below(tmp_path)
+    found = collect(tmp_path)
     assert [sample.trial for sample in found.samples] == ["t0", "t1", "t2"]
     assert found.skipped and "broken" in found.skipped[0]
-    assert collector.below(tmp_path).samples[0] is found.samples[0]
-    assert collector.below(tmp_path / "nothing").samples == ()
-    assert len(collector.below(tmp_path / "one", tmp_path / "suite").samples) == 3
-    shutil.rmtree(tmp_path / "suite")
-    assert [sample.trial for sample in collector.below(tmp_path).samples] == ["t0"]
+    assert collect(tmp_path / "nothing").samples == ()
+    assert len(collect(tmp_path / "one", tmp_path / "suite").samples) == 3
+
+
+def test_what_is_done_is_not_found_again_and_what_is_new_is(tmp_path: Path) -> None:
+    finder = Finder()
+    for number in range(3):
+        directory = TrialDirectory.create(tmp_path / "suite" / f"{number}", SCENARIO)
+        if number:
+            directory.write_result(result(record("kill"), SPARE))
+    one, two = finder.below(tmp_path)
+    finder.done(one)
+    assert [directory.path for directory in finder.below(tmp_path)] == [two.path]
+    finder.done(two)
+    assert list(finder.below(tmp_path, tmp_path / "nothing")) == []
+    TrialDirectory(tmp_path / "suite" / "0").write_result(result(record("kill"), SPARE))
+    (late,) = finder.below(tmp_path)
+    assert late.path.name == "0"
+    shutil.copytree(tmp_path / "suite" / "0", tmp_path / "suite" / "new")
+    assert [directory.path.name for directory in finder.below(tmp_path)] == ["0", "new"]

@@ -1,0 +1,287 @@
+"""Finished trials as histories and comparisons take them: into the database once, and out of it by what is asked for.
+
+How many trials there are does not matter to a reader: what there is to choose from is told by the points, of which each
+gathers the trials of one code and session, and trials are read only of the points that are shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import socket
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, func, insert, select, tuple_
+from sqlalchemy.orm import Session
+
+from chaos.compare.rows import finite
+from chaos.compare.samples import METRICS, SUCCESS, Code, TrialSample, sample_of
+from chaos.errors import ChaosError
+from chaos.record import Result, Spec, TrialDirectory
+from service.fitting import fit_text
+from service.history_tables import PointRow, SampleRow
+
+# A list of codes to choose from; any other can still be named.
+MOST_CODES: Final = 500
+# Rows that one query names: SQLite takes some thirty thousand values.
+BATCH: Final = 1000
+
+log = logging.getLogger("phoenix.service")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A trial that is over, and the directory that says so."""
+
+    spec: Spec
+    sample: TrialSample
+    directory: Path
+
+    @staticmethod
+    def of(spec: Spec, result: Result, directory: Path) -> Finished:
+        """Raises ValueError where it was made at no time that there is."""
+        return Finished(spec=spec, sample=sample_of(spec, result), directory=directory)
+
+
+# --- in --------------------------------------------------------------------------------------------------------------
+
+
+def add(session: Session, finished: Sequence[Finished]) -> int:
+    """Those that are not there yet; returns how many these were. Of one that was moved the new place is kept."""
+    found = {_identity(one.spec): one for one in finished}
+    there = {row.id: row for row in session.scalars(select(SampleRow).where(SampleRow.id.in_(found)))}
+    points: dict[tuple[object, ...], PointRow] = {}
+    rows = []
+    for identity, one in found.items():
+        if identity in there:
+            there[identity].place = place_of(one.directory)
+            continue
+        sample = one.sample
+        point = _point(session, sample, points)
+        _gather(point, sample)
+        session.flush()
+        rows.append({"id": identity, "point_id": point.id, "place": place_of(one.directory), **_columns(sample)})
+    if rows:
+        session.execute(insert(SampleRow), rows)
+    return len(rows)
+
+
+def add_directory(session: Session, directory: TrialDirectory, result: Result) -> None:
+    """A trial whose result was just read; one without a specification counts nowhere."""
+    try:
+        finished = Finished.of(directory.read_spec(), result, directory.path)
+    except (ChaosError, ValueError) as error:
+        log.warning("this trial is in no history: %s", error)
+    else:
+        add(session, [finished])
+
+
+def known_places(session: Session, directories: Iterable[Path]) -> set[Path]:
+    """Those of these directories that were taken over already."""
+    places = {place_of(directory): directory for directory in directories}
+    return {places[place] for place in session.scalars(select(SampleRow.place).where(SampleRow.place.in_(places)))}
+
+
+def place_of(directory: Path) -> str:
+    return fit_text(f"{socket.gethostname()}:{directory}", 1000)
+
+
+def _identity(spec: Spec) -> str:
+    return hashlib.sha256(json.dumps(spec.to_json(), sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _point(session: Session, sample: TrialSample, known: dict[tuple[object, ...], PointRow]) -> PointRow:
+    """The one that the trial belongs to, made if it is the first."""
+    values: dict[str, Any] = {
+        "scenario": fit_text(sample.scenario, 200),
+        "version": sample.version,
+        "commit": fit_text(sample.code.commit, 64),
+        "diff": fit_text(sample.code.diff, 64),
+        "fingerprint": sample.fingerprint,
+        "session": fit_text(sample.session, 40),
+    }
+    key = tuple(values.values())
+    if key not in known:
+        found = session.scalars(select(PointRow).filter_by(**values)).one_or_none()
+        if found is None:
+            found = PointRow(
+                **values,
+                shape=dict(sample.shape),
+                machine=dict(sample.machine),
+                faults="{}",
+                trials=0,
+                first_at=_at(sample),
+                last_at=_at(sample),
+                seeded=False,
+            )
+            session.add(found)
+        known[key] = found
+    return known[key]
+
+
+def _gather(point: PointRow, sample: TrialSample) -> None:
+    faults: dict[str, list[str]] = json.loads(point.faults)
+    for fault, times in sample.times.items():
+        seen = {*faults.get(fault, ()), *times}
+        faults[fault] = [metric for metric in METRICS if metric in seen]
+    point.faults = json.dumps(faults)
+    point.trials += 1
+    point.first_at, point.last_at = min(point.first_at, _at(sample)), max(point.last_at, _at(sample))
+    point.seeded = point.seeded or sample.seeded
+
+
+def _columns(sample: TrialSample) -> dict[str, Any]:
+    return {
+        "trial": fit_text(sample.trial, 200),
+        "at": _at(sample),
+        "seed": sample.seed,
+        "judged": sample.judged,
+        "succeeded": sample.succeeded,
+        "seeded": sample.seeded,
+        "times": {fault: {m: finite(value) for m, value in times.items()} for fault, times in sample.times.items()},
+        "versions": dict(sample.versions),
+    }
+
+
+def _at(sample: TrialSample) -> str:
+    return fit_text(sample.at, 40)
+
+
+# --- out -------------------------------------------------------------------------------------------------------------
+
+
+def newest_points(
+    session: Session,
+    scenario: str,
+    newest: int,
+    *,
+    fingerprint: str | None = None,
+    commits: Collection[str] | None = None,
+) -> list[PointRow]:
+    """The last of a scenario, in no order; `commits`: only of these, without changes that a working tree had added."""
+    query = select(PointRow).where(PointRow.scenario == scenario).order_by(PointRow.first_at.desc())
+    if fingerprint is not None:
+        query = query.where(PointRow.fingerprint == fingerprint)
+    if commits is None:
+        return list(session.scalars(query.limit(newest)))
+    # Thousands of ancestors are too many to name: which points are theirs is found out here.
+    light = query.with_only_columns(PointRow.id, PointRow.commit).where(PointRow.diff == "")
+    ids = [identity for identity, commit in session.execute(light) if commit in commits][:newest]
+    return list(session.scalars(select(PointRow).where(PointRow.id.in_(ids))))
+
+
+def points_of(session: Session, codes: Collection[Code], scenario: str | None) -> list[PointRow]:
+    """All of these codes."""
+    pairs = tuple_(PointRow.commit, PointRow.diff).in_([(code.commit, code.diff) for code in codes])
+    return list(session.scalars(select(PointRow).where(pairs, *_of(scenario))))
+
+
+def samples(session: Session, points: Sequence[PointRow]) -> tuple[TrialSample, ...]:
+    """The trials of these points, oldest first."""
+    by_id = {point.id: point for point in points}
+    found = []
+    for first in range(0, len(points), BATCH):
+        some = [point.id for point in points[first : first + BATCH]]
+        rows = session.execute(select(*SampleRow.__table__.columns).where(SampleRow.point_id.in_(some)))
+        found += [_sample(by_id[row.point_id], row) for row in rows]
+    return tuple(sorted(found, key=lambda sample: (sample.at, sample.trial)))
+
+
+def faults(session: Session, scenario: str) -> list[str] | None:
+    """Those of a scenario; None where there is no finished trial of it."""
+    texts = [
+        text for (text,) in session.execute(_choices(PointRow.scenario == scenario).with_only_columns(PointRow.faults))
+    ]
+    return list(dict.fromkeys(fault for text in texts for fault in json.loads(text))) if texts else None
+
+
+def codes(session: Session, scenario: str | None = None, *, most: int | None = None) -> list[tuple[Code, int, str]]:
+    """Every code that was measured with its trials and the last moment of it, the newest first."""
+    last = func.max(PointRow.last_at)
+    query = select(PointRow.commit, PointRow.diff, func.sum(PointRow.trials), last).where(*_of(scenario))
+    rows = session.execute(query.group_by(PointRow.commit, PointRow.diff).order_by(last.desc()).limit(most))
+    return [(Code(commit=commit, diff=diff), trials, at) for commit, diff, trials, at in rows]
+
+
+def series(session: Session) -> list[dict[str, object]]:
+    """What there is to choose from: scenario and fault with their metrics."""
+    prints: dict[str, list[str]] = {}
+    for scenario, fingerprint in session.execute(select(PointRow.scenario, PointRow.fingerprint).distinct()):
+        prints.setdefault(scenario, []).append(fingerprint)
+    metrics: dict[str, dict[str, set[str]]] = {}
+    for scenario, text in session.execute(_choices()):
+        for fault, seen in json.loads(text).items():
+            metrics.setdefault(scenario, {}).setdefault(fault, set()).update(seen)
+    extent = (func.sum(PointRow.trials), func.count(PointRow.session.distinct()), func.max(PointRow.last_at))
+    query = select(PointRow.scenario, *extent).group_by(PointRow.scenario).order_by(PointRow.scenario)
+    return [
+        {
+            "scenario": scenario,
+            "fault": fault,
+            "metrics": [metric for metric in METRICS if metric == SUCCESS or metric in seen],
+            "trials": trials,
+            "sessions": sessions,
+            "last_at": last,
+            "fingerprints": sorted(prints[scenario]),
+        }
+        for scenario, trials, sessions, last in session.execute(query)
+        for fault, seen in (metrics.get(scenario) or {"": set()}).items()
+    ]
+
+
+def machines(session: Session) -> list[dict[str, object]]:
+    """Every machine that measured; one whose trials do not name it has the fingerprint ""."""
+    query = select(
+        PointRow.fingerprint,
+        func.sum(PointRow.trials),
+        func.count(PointRow.session.distinct()),
+        func.max(PointRow.id),
+    )
+    rows = session.execute(query.group_by(PointRow.fingerprint).order_by(func.min(PointRow.id))).all()
+    named = select(PointRow.id, PointRow.machine).where(PointRow.id.in_([row[3] for row in rows]))
+    machine = {row.id: row.machine for row in session.execute(named)}
+    return [
+        {"fingerprint": fingerprint, "machine": machine[one], "trials": trials, "sessions": sessions}
+        for fingerprint, trials, sessions, one in rows
+    ]
+
+
+def any_seeded(session: Session) -> bool:
+    return session.scalar(select(PointRow.id).where(PointRow.seeded).limit(1)) is not None
+
+
+def _choices(*where: ColumnElement[bool]) -> Select[tuple[str, str]]:
+    """Scenarios with the texts of their faults, the oldest first: few, however many points there are."""
+    query = select(PointRow.scenario, PointRow.faults).where(*where).group_by(PointRow.scenario, PointRow.faults)
+    return query.order_by(func.min(PointRow.first_at))
+
+
+def _of(scenario: str | None) -> tuple[ColumnElement[bool], ...]:
+    return () if scenario is None else (PointRow.scenario == scenario,)
+
+
+def _sample(point: PointRow, row: Any) -> TrialSample:
+    return TrialSample(
+        trial=row.trial,
+        scenario=point.scenario,
+        version=point.version,
+        shape=point.shape,
+        code=Code(commit=point.commit, diff=point.diff),
+        machine=point.machine,
+        versions=row.versions,
+        session=point.session,
+        seed=row.seed,
+        at=row.at,
+        judged=row.judged,
+        succeeded=row.succeeded,
+        times={
+            fault: {metric: math.inf if value is None else value for metric, value in times.items()}
+            for fault, times in row.times.items()
+        },
+        seeded=row.seeded,
+    )

@@ -1,0 +1,160 @@
+"""The history in the database: what goes in once, what comes out, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select
+
+from chaos.compare.samples import Code, TrialSample
+from chaos.provenance import Provenance
+from chaos.record import Spec
+from chaos.scenario import parse_scenario
+from service import archive, history
+from service.database import Database
+from service.history import Finished
+from service.history_tables import PointRow, SampleRow
+from service.indexer import Indexer
+from tests.comparing import MACHINE, SCENARIO, sample, times
+from tests.service.helpers import Harness
+from tests.service.test_archive import a_run, elsewhere
+from tests.service.test_comparisons import OLD, get, spread, write
+
+
+def finished(one: TrialSample) -> Finished:
+    """As if it had been read: the specification only tells one trial from another here."""
+    provenance = Provenance(commit=one.code.commit, dirty=False, versions={}, machine=dict(one.machine))
+    spec = Spec(trial=one.trial, scenario=parse_scenario(SCENARIO), provenance=provenance, created_at=one.at)
+    return Finished(spec=spec, sample=one, directory=Path(f"/trials/{one.trial}"))
+
+
+def fill(database: Database, *samples: TrialSample) -> int:
+    with database.write() as session:
+        return history.add(session, [finished(one) for one in samples])
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    """What is asked of the database inside of the block."""
+    seen: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+
+
+@pytest.mark.both_databases
+async def test_what_there_is_to_choose_from(api: Harness) -> None:
+    database = api.service.database
+    assert (await api.get("/history/series"))["items"] == []
+    fill(database, *(sample(i, code=Code(commit=f"0{i}" * 20), session=f"s{i}") for i in range(3)))
+    two = {"x": times(), "y": {"replacement": 1.0}}
+    other = {"scenario": "b", "times": two, "machine": {**MACHINE, "cores": 4}, "at": "2026-11-30T00:00:00.000Z"}
+    fill(database, *(sample(10 + i, **other) for i in range(2)), sample(20, judged=False, times={}, scenario="c"))
+    found = await api.get("/history/series")
+    assert [(item["scenario"], item["fault"], item["trials"], item["sessions"]) for item in found["items"]] == [
+        ("b", "x", 2, 1),
+        ("b", "y", 2, 1),
+        ("c", "", 1, 1),
+        ("kill-one", "kill", 3, 3),
+    ]
+    assert found["items"][1]["metrics"] == ["success", "replacement"]
+    assert [code["name"][:2] for code in found["codes"]] == ["aa", "02", "01", "00"]
+    assert [(machine["trials"], machine["machine"]["cores"]) for machine in found["machines"]] == [(4, 2), (2, 4)]
+    assert not found["seeded"]
+
+
+@pytest.mark.both_databases
+def test_what_comes_out_is_what_went_in(api: Harness) -> None:
+    database = api.service.database
+    lost = sample(1, times={"kill": {**times(), "recovery": float("inf")}}, versions={"torch": "2.13.0"})
+    assert fill(database, sample(0), lost) == 2
+    assert fill(database, sample(0), lost) == 0
+    with database.read() as session:
+        points = history.newest_points(session, "kill-one", 10)
+        assert history.samples(session, points) == (sample(0), lost)
+        assert [point.trials for point in points] == [2]
+        assert history.newest_points(session, "kill-one", 10, commits={"b" * 40}) == []
+        assert len(history.newest_points(session, "kill-one", 10, commits={"a" * 40})) == 1
+
+
+async def test_a_copy_counts_once_and_what_was_moved_is_not_read_again(
+    api: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = api.service.settings.directory
+    write(home, OLD, spread(count=3))
+    assert len((await get(api, "history", scenario="kill-one"))["points"][0]["values"]) == 3
+    shutil.copytree(home / "trials", home / "nightly" / "copy")
+    assert len((await get(api, "history", scenario="kill-one"))["points"][0]["values"]) == 3
+    shutil.rmtree(home / "nightly")
+    (home / "trials").rename(home / "nightly")
+    api.service.indexer.tick()
+    monkeypatch.setattr("chaos.collect._read", lambda *_: pytest.fail("read again"))
+    Indexer(api.service.database, home).tick()
+
+
+async def test_one_that_cannot_be_read_keeps_no_other_out(api: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    home = api.service.settings.directory
+    write(home, OLD, spread(count=2))
+    broken = next((home / "trials").iterdir()) / "spec.json"
+    broken.write_text(json.dumps({**json.loads(broken.read_text()), "created_at": "yesterday"}))
+    found = await get(api, "history", scenario="kill-one")
+    assert len(found["points"][0]["values"]) == 1
+    assert "in no history" in caplog.text
+
+
+async def test_what_the_service_ran_counts_with_its_end_and_wherever_it_is_imported(
+    api: Harness, tmp_path: Path
+) -> None:
+    run = await a_run(api, trials=2)
+    point = (await api.get("/history", scenario="tiny"))["points"][0]
+    assert point["trials"] == run["trials"]
+    file = tmp_path / "runs.tar.gz"
+    archive.export(api.service.database, [], file)
+    other = elsewhere(api.service.settings, tmp_path)
+    for _ in range(2):
+        list(archive.import_all(other, [file], tmp_path / "there"))
+    with other.read() as session:
+        assert {row.trial for row in session.scalars(select(SampleRow))} == set(run["trials"])
+        assert [point.trials for point in session.scalars(select(PointRow))] == [2]
+    other.close()
+
+
+async def test_imports_of_before_there_was_a_history_are_found(api: Harness, tmp_path: Path) -> None:
+    run = await a_run(api)
+    other = elsewhere(api.service.settings, tmp_path)
+    list(archive.import_all(other, [api.service.settings.trials], tmp_path))
+    with other.write() as session:
+        for table in (SampleRow, PointRow):
+            session.query(table).delete()
+    Indexer(other, tmp_path / "elsewhere").tick()
+    with other.read() as session:
+        assert [row.trial for row in session.scalars(select(SampleRow))] == run["trials"]
+    other.close()
+
+
+async def test_a_request_asks_as_often_however_many_trials_there_are(api: Harness) -> None:
+    paths = ("/history/series", "/history?scenario=kill-one&limit=5", f"/comparisons?base={'a' * 8}&head={'a' * 8}")
+    counts: list[list[int]] = []
+    for many in (20, 200):
+        fill(
+            api.service.database, *(replace(sample(i), session=f"s{i // 2}", trial=f"{many}-{i}") for i in range(many))
+        )
+        counts.append([])
+        for path in paths:
+            with statements(api.service.database) as seen:
+                await api.client.get(f"/api/v1{path}")
+            counts[-1].append(len(seen))
+    assert counts[0] == counts[1], counts
