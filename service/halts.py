@@ -33,13 +33,13 @@ class Reach:
 
 def reach(session: Session) -> Reach:
     running = list(session.scalars(select(Run.id).where(Run.state == RunState.RUNNING).order_by(Run.seq)))
-    query = (
-        select(FaultRow)
-        .join(Trial, Trial.id == FaultRow.trial_id)
-        .where(Trial.state == RunState.RUNNING, FaultRow.state.in_((FaultState.REQUESTED, FaultState.INJECTED)))
-        .order_by(Trial.position, FaultRow.seq)
+    # First which trials run, by their index: joined, faults would be read from first to last, of which years are over.
+    active = session.scalars(select(Trial.id).where(Trial.state == RunState.RUNNING).order_by(Trial.position)).all()
+    waiting = (FaultRow.trial_id.in_(active), FaultRow.state.in_((FaultState.REQUESTED, FaultState.INJECTED)))
+    place = {trial: number for number, trial in enumerate(active)}
+    found = sorted(
+        session.scalars(select(FaultRow).where(*waiting)), key=lambda fault: (place[fault.trial_id], fault.seq)
     )
-    found = list(session.scalars(query))
     return Reach(
         runs=tuple(running),
         reverts=tuple(fault for fault in found if is_active(fault)),

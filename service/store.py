@@ -174,7 +174,16 @@ def running_trials(session: Session, service: str | None = None) -> list[Trial]:
 
 
 def recoveries(session: Session, trial: str) -> list[RecoveryRow]:
-    return list(session.scalars(select(RecoveryRow).where(RecoveryRow.trial_id == trial).order_by(RecoveryRow.number)))
+    return recoveries_of(session, [trial])[trial]
+
+
+def recoveries_of(session: Session, trials: Sequence[str]) -> dict[str, list[RecoveryRow]]:
+    """Per trial, in one query for all of them."""
+    found: dict[str, list[RecoveryRow]] = {trial: [] for trial in trials}
+    query = select(RecoveryRow).where(RecoveryRow.trial_id.in_(trials)).order_by(RecoveryRow.number)
+    for row in session.scalars(query):
+        found[row.trial_id].append(row)
+    return found
 
 
 def step_rows(session: Session, trial: str, last: int, *, after: int, limit: int) -> Sequence[tuple[object, ...]]:

@@ -70,6 +70,8 @@ class Run(Base):
         Index("ix_runs_scenario_seq", "scenario", "seq"),
         Index("ix_runs_suite_seq", "suite", "seq"),
         Index("ix_runs_schedule_id_seq", "schedule_id", "seq"),
+        Index("ix_runs_schedule_id_state_finished_at", "schedule_id", "state", "finished_at"),
+        Index("ix_runs_workload_seq", "workload", "seq"),
     )
 
     seq: Mapped[int] = mapped_column(Serial, primary_key=True)
@@ -94,13 +96,13 @@ class Run(Base):
     part: Mapped[str | None] = mapped_column(String(16))
     step: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(Text)
-    commit: Mapped[str | None] = mapped_column(String(64))
+    commit: Mapped[str | None] = mapped_column(String(64), index=True)
     dirty: Mapped[bool | None] = mapped_column(Boolean)
     reason: Mapped[str | None] = mapped_column(Text)
     requested_by: Mapped[str | None] = mapped_column(String(100))
     cancel_reason: Mapped[str | None] = mapped_column(Text)
     cancelled_at: Mapped[datetime | None]
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(index=True)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
 

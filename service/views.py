@@ -84,9 +84,15 @@ def trial_summary(trial: Trial) -> shapes.TrialSummary:
     )
 
 
-def trial_shape(session: Session, trial: Trial) -> shapes.TrialShape:
-    recoveries = [shapes.Recovery(**row.document) for row in store.recoveries(session, trial.id)]
-    return shapes.TrialShape(**dict(trial_summary(trial)), recoveries=recoveries)
+def trial_shapes(session: Session, trials: Sequence[Trial]) -> list[shapes.TrialShape]:
+    """In one query more, however many they are."""
+    found = store.recoveries_of(session, [trial.id for trial in trials])
+    return [
+        shapes.TrialShape(
+            **dict(trial_summary(trial)), recoveries=[shapes.Recovery(**row.document) for row in found[trial.id]]
+        )
+        for trial in trials
+    ]
 
 
 def timeline_shape(session: Session, trial: Trial) -> shapes.TimelineShape:

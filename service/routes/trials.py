@@ -19,7 +19,7 @@ router = APIRouter(tags=["trials"], responses=PROBLEMS)
 def list_trials(service: ServiceOf, run_id: Id) -> TrialList:
     with service.database.read() as session:
         existing_run(session, run_id)
-        return TrialList(items=[views.trial_shape(session, trial) for trial in store.trials_of(session, run_id)])
+        return TrialList(items=views.trial_shapes(session, store.trials_of(session, run_id)))
 
 
 @router.get("/trials")
@@ -50,7 +50,7 @@ def list_all_trials(
 @router.get("/trials/{trial_id}")
 def get_trial(service: ServiceOf, trial_id: Id) -> TrialShape:
     with service.database.read() as session:
-        return views.trial_shape(session, existing_trial(session, trial_id))
+        return views.trial_shapes(session, [existing_trial(session, trial_id)])[0]
 
 
 @router.get("/trials/{trial_id}/timeline")

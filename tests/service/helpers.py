@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from sqlalchemy import event
 
 from chaos.reading import Event
 from chaos.scenario import CHECKS
 from phoenix_core.events import EventWriter
 from service.app import create_app
 from service.context import Service
+from service.database import Database
 from service.settings import Settings
 
 Json = dict[str, Any]
@@ -99,6 +101,21 @@ async def harness(settings: Settings) -> AsyncIterator[Harness]:
         httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as client,
     ):
         yield Harness(app=app, client=client)
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
+    """What is asked of the database inside of the block, with its parameters."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        seen.append((statement, parameters))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
 
 
 class Script:
