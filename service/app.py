@@ -32,6 +32,7 @@ from service.routes import (
     schedules,
     session,
     tokens,
+    triage,
     trials,
     webhooks,
 )
@@ -41,7 +42,7 @@ PREFIX = "/api/v1"
 # Who may use what: a viewer may read what an operator may change.
 ROUTERS: Final = (
     (
-        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, notes, peers),
+        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, triage, notes, peers),
         (for_operators,),
     ),
     ((audit, tokens, webhooks), (for_admins,)),

@@ -218,6 +218,17 @@ class Client:
     def active_halt(self) -> Json | None:
         return next(iter(self.get("/halts", active="true")["items"]), None)
 
+    # --- regressions -------------------------------------------------------------------------------------------------
+
+    def triage(self) -> list[Json]:
+        """What was decided about changes of level, by code; of each the last decision counts."""
+        return list(self.get("/triage")["items"])
+
+    def decide(self, code: str, state: str, reason: str, *, owner: str | None = None, link: str | None = None) -> Json:
+        """`state`: acknowledged, wont_fix, false_alarm, resolved, or new again."""
+        body = {"code": code, "state": state, "reason": reason, "owner": owner, "link": link}
+        return self.post("/triage", body)
+
     # --- schedules, webhooks, tokens ---------------------------------------------------------------------------------
 
     def schedule_id(self, name: str) -> str:

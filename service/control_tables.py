@@ -179,3 +179,18 @@ class Annotation(Base):
     commit: Mapped[str | None] = mapped_column(String(100))
     scenario: Mapped[str | None] = mapped_column(String(200))
     run_id: Mapped[str | None] = mapped_column(String(32))
+
+
+class TriageRow(Base):
+    """What somebody decided about a code with which a level changed. Rows are only ever added: the last one counts."""
+
+    __tablename__ = "triage"
+
+    seq: Mapped[int] = mapped_column(Serial, primary_key=True)
+    at: Mapped[datetime]
+    code: Mapped[str] = mapped_column(String(100))
+    state: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str] = mapped_column(Text)
+    owner: Mapped[str | None] = mapped_column(String(100))
+    link: Mapped[str | None] = mapped_column(String(2000))
+    by: Mapped[str] = mapped_column(String(100))

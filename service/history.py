@@ -251,6 +251,13 @@ def machines(session: Session) -> list[dict[str, object]]:
     ]
 
 
+def is_measured(session: Session, code: str) -> bool:
+    """Whether there is a finished trial of the code of this name."""
+    commit, _, diff = code.partition("-")
+    same = (PointRow.commit == commit, PointRow.diff == diff)
+    return session.scalar(select(PointRow.id).where(*same).limit(1)) is not None
+
+
 def any_seeded(session: Session) -> bool:
     return session.scalar(select(PointRow.id).where(PointRow.seeded).limit(1)) is not None
 

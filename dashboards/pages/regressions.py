@@ -1,10 +1,11 @@
-"""Every change of level in the histories: what became slower with which commit, and whether it is so still."""
+"""Every change of level in the histories: what became slower with which commit, whether it is so still, and what was
+decided about it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,17 @@ from dashboards.pages.shown import Shown
 from dashboards.series import SLOWER, all_histories, history_href
 
 LIMIT = 200
+STATES = {
+    "new": "new",
+    "acknowledged": "acknowledged",
+    "wont_fix": "won't fix",
+    "false_alarm": "false alarm",
+    "resolved": "resolved",
+}
+"""What somebody may decide, in the words of the page."""
+ASIDE = ("wont_fix", "false_alarm")
+"""Nobody has to look at these any more."""
+NOBODY_YET = {"state": "new", "decisions": ()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,37 +67,63 @@ class Suspect:
     at: str
     changes: Sequence[Change]
     notes: Sequence[Json] = field(default=())
+    triage: Json = field(default_factory=lambda: NOBODY_YET)
+
+    @property
+    def slower(self) -> bool:
+        """Some level is as high still."""
+        return any(change.open for change in self.changes)
 
     @property
     def open(self) -> bool:
-        return any(change.open for change in self.changes)
+        """To be looked at: also what is called resolved and is as slow as before."""
+        return self.slower and self.triage["state"] not in ASIDE
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """The class of its chip, and its words."""
+        state: str = self.triage["state"]
+        if state == "resolved":
+            return ("warn", "resolved, but as slow still: verify") if self.slower else ("pass", "fixed")
+        return {"new": "fail", "acknowledged": "warn"}.get(state, ""), STATES[state]
 
 
 async def page(request: Request, api: Api) -> Shown:
-    overview, notes = await asyncio.gather(all_histories(api, limit=LIMIT), api.items("annotations"))
+    overview, notes, triage = await asyncio.gather(
+        all_histories(api, limit=LIMIT), api.items("annotations"), api.get("triage")
+    )
     everything = request.query_params.get("show") == "all"
-    suspects = suspects_of(overview.histories, notes, datetime.now(UTC))
+    suspects = suspects_of(overview.histories, notes, triage["items"], datetime.now(UTC))
     context: dict[str, Any] = {
         "suspects": [suspect for suspect in suspects if everything or suspect.open],
         "open": sum(suspect.open for suspect in suspects),
+        "new": sum(suspect.open and suspect.triage["state"] == "new" for suspect in suspects),
         "all": len(suspects),
         "everything": everything,
         "series": len(overview.histories),
         "remarks": sorted({line for history in overview.histories for line in history["notes"]}),
+        "states": STATES,
+        "triage": triage,
         "seeded": overview.seeded,
     }
     return Shown(template="regressions.html", context=context)
 
 
-def suspects_of(histories: Sequence[Json], notes: Sequence[Json], now: datetime) -> list[Suspect]:
+def suspects_of(
+    histories: Sequence[Json], notes: Sequence[Json], triage: Sequence[Json], now: datetime
+) -> list[Suspect]:
     """Grouped by the code that they began with, the newest first."""
+    decided = {item["code"]: item for item in triage}
     found: dict[str, list[tuple[Json, Json, Json]]] = {}
     for history in histories:
         points = {point["index"]: point for point in history["points"]}
         for change in history["change_points"]:
             if change["index"] in points and (change["ratio"] >= SLOWER or change["ratio"] <= 1 / SLOWER):
                 found.setdefault(change["code"], []).append((history, change, points[change["index"]]))
-    suspects = [_suspect(code, members, notes, now) for code, members in found.items()]
+    suspects = [
+        replace(_suspect(code, members, notes, now), triage=decided.get(code, NOBODY_YET))
+        for code, members in found.items()
+    ]
     return sorted(suspects, key=lambda suspect: suspect.at, reverse=True)
 
 

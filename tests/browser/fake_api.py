@@ -332,6 +332,8 @@ class FakeApi:
             return problem(404, "Not Found", f"nothing is listed at {name}")
         if request.query_params.get("active"):
             items = [item for item in items if item["active"]]
+        if name == "triage":
+            return JSONResponse({"items": items, "next": None, "days": 90, "decided": 4, "false_alarms": 1})
         whole = name in ("fault-kinds", "suites", "workloads", "scenarios")
         return JSONResponse({"items": items} if whole else {"items": items, "next": None})
 

@@ -87,6 +87,15 @@ ANNOTATIONS: list[Json] = [
     {"id": "n1", "at": iso(-9e5), "commit": "0000", "text": "expected: copies are verified now", "by": "ada",
      "scenario": None, "run": None},
 ]  # fmt: skip
+
+
+def triage(state: str, code: str = "0016" * 10) -> Json:
+    decision: Json = {"code": code, "state": state, "reason": "copies are verified now", "owner": "eve",
+                      "link": "https://bugs.example/7", "by": "ada", "at": iso(-7000)}  # fmt: skip
+    earlier = {**decision, "state": "acknowledged", "reason": "seen", "owner": None, "link": None, "at": iso(-9000)}
+    return {"code": code, "state": state, "decisions": [decision, earlier]}
+
+
 AUDIT: list[Json] = [
     {"id": "2", "at": iso(-600), "actor": "ada", "role": "admin", "action": "halt", "target": "h1",
      "reason": "the switch is being replaced", "detail": {}},
@@ -106,6 +115,7 @@ def lists() -> dict[str, list[Json]]:
         "webhooks": list(WEBHOOKS),
         "annotations": list(ANNOTATIONS),
         "audit": list(AUDIT),
+        "triage": [],
         "halts": [],
         "suites": [
             {

@@ -37,6 +37,7 @@ ANSWERS = (
     ("/tokens", "/tokens"),
     ("/annotations", "/annotations"),
     ("/audit", "/audit"),
+    ("/triage", "/triage"),
     ("/history/series", "/history/series"),
     ("/history?scenario=stop-one&metric=recovery", "/history"),
     ("/peers", "/peers"),
@@ -54,6 +55,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 async def test_the_fake_answers_as_the_service_would(described: dict[str, Any], path: str, template: str) -> None:
     api = FakeApi()
     api.lists["halts"] = [fake_service.halt()]
+    api.lists["triage"] = [fake_service.triage("resolved")]
     async with httpx.AsyncClient(transport=httpx.ASGITransport(api.app()), base_url="http://service") as client:
         answer = (await client.get("/api/v1" + path)).json()
     operation = described["paths"]["/api/v1" + template]["get"]

@@ -153,6 +153,30 @@ async def test_regressions_are_open_until_they_are_over(api: FakeApi, pages: htt
     assert "stop-one" in page and "+25 %" in page and "✗ open" in page and "kill-one" not in page.split("<main")[1]
 
 
+async def test_what_was_decided_about_a_regression_stands_with_it(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.machine_changed = False
+    page = await body(pages, "/regressions")
+    (code,) = re.findall(r'name="code" value="([0-9a-f]+)"', page)
+    assert ">new</span>" in page and "open (1)" in page and 'data-post="/api/v1/triage"' in page
+    api.lists["triage"] = [fake_service.triage("acknowledged", code)]
+    page = await body(pages, "/regressions")
+    assert "open (1, 0 new)" in page and "copies are verified now" in page and "owner eve" in page
+    assert 'href="https://bugs.example/7"' in page and "How it came to that" in page
+    assert "1 of 4 decisions in the last 90 days" in page
+    api.lists["triage"] = [fake_service.triage("resolved", code)]
+    assert "resolved, but as slow still: verify" in await body(pages, "/regressions")
+    for state, words in (("wont_fix", "won&#39;t fix"), ("false_alarm", "false alarm")):
+        api.lists["triage"] = [fake_service.triage(state, code)]
+        assert "Nothing is slower than it was" in await body(pages, "/regressions")
+        page = await body(pages, "/regressions?show=all")
+        assert "open (0)" in page and f">{words}</span>" in page
+    api.machine_changed = True
+    api.lists["triage"] = [fake_service.triage("resolved", code)]
+    assert ">fixed</span>" in await body(pages, "/regressions?show=all")
+    api.session = {**api.session, "role": "viewer"}
+    assert "/api/v1/triage" not in await body(pages, "/regressions?show=all")
+
+
 async def test_the_fault_console_strikes_the_run_that_trains(api: FakeApi, pages: httpx.AsyncClient) -> None:
     api.kinds[1] |= {"supported": False, "unsupported_reason": "no permission to stop processes"}
     api.faults[1] |= {"ttl_s": 60.0}

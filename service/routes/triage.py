@@ -1,0 +1,136 @@
+"""Triage of regressions: what somebody decided about a change of level, and why. The history is what detects them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service import audit, history, store
+from service.access import CallerOf
+from service.control_tables import TriageRow
+from service.idempotency import Answer, once
+from service.problems import Problem
+from service.routes.common import IDEMPOTENT, PROBLEMS, ServiceOf
+from service.shapes import ONE_LINE, Shape, text_of
+
+router = APIRouter(tags=["triage"], responses=PROBLEMS)
+
+# Over which the false alarms of the gate are counted.
+COUNTED_DAYS = 90
+
+
+class TriageState(StrEnum):
+    """A change that nobody has decided about is new; deciding so again opens it anew."""
+
+    NEW = "new"
+    ACKNOWLEDGED = "acknowledged"
+    WONT_FIX = "wont_fix"
+    FALSE_ALARM = "false_alarm"
+    RESOLVED = "resolved"
+
+
+class NewDecision(Shape):
+    """`code`: with which the level changed, as the history names it. `owner`: who looks into it; `link`: the bug."""
+
+    code: Annotated[str, Field(pattern="^[0-9a-z]+(-[0-9a-f]+)?$", max_length=100)]
+    state: TriageState
+    reason: Annotated[str, text_of(2000)]
+    owner: Annotated[str | None, text_of(100), Field(pattern=ONE_LINE)] = None
+    link: Annotated[str | None, Field(pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=2000)] = None
+
+
+class DecisionShape(Shape):
+    code: str
+    state: TriageState
+    reason: str
+    owner: str | None
+    link: str | None
+    by: str
+    at: datetime
+
+
+class TriageShape(Shape):
+    """What is so of one code: the last decision, and all of them, the newest first."""
+
+    code: str
+    state: TriageState
+    decisions: list[DecisionShape]
+
+
+class TriageList(Shape):
+    """`decided`: codes whose last decision is not older than `days`; `false_alarms`: those that were no regression."""
+
+    items: list[TriageShape]
+    next: str | None
+    days: int
+    decided: int
+    false_alarms: int
+
+
+@router.get("/triage")
+def list_triage(service: ServiceOf) -> TriageList:
+    """Every code about which somebody has decided, the last decision first."""
+    with service.database.read() as session:
+        decisions = [_shape(row) for row in session.scalars(select(TriageRow).order_by(TriageRow.seq.desc()))]
+    by_code: dict[str, list[DecisionShape]] = {}
+    for decision in decisions:
+        by_code.setdefault(decision.code, []).append(decision)
+    recent = store.now() - timedelta(days=COUNTED_DAYS)
+    last = [found[0] for found in by_code.values() if found[0].at >= recent and found[0].state != TriageState.NEW]
+    return TriageList(
+        items=[TriageShape(code=code, state=found[0].state, decisions=found) for code, found in by_code.items()],
+        next=None,
+        days=COUNTED_DAYS,
+        decided=len(last),
+        false_alarms=sum(decision.state == TriageState.FALSE_ALARM for decision in last),
+    )
+
+
+@router.post("/triage", status_code=201, response_model=DecisionShape, openapi_extra=IDEMPOTENT)
+def decide(service: ServiceOf, caller: CallerOf, request: Request, body: NewDecision) -> Response:
+    """Decisions are only ever added: the last one counts, and the others tell how it came to that."""
+    with service.database.write() as session:
+
+        def effect() -> Answer:
+            _refuse_unknown(session, body.code)
+            row = TriageRow(
+                at=store.now(),
+                code=body.code,
+                state=body.state,
+                reason=body.reason,
+                owner=body.owner,
+                link=body.link,
+                by=caller.name,
+            )
+            session.add(row)
+            detail = {"state": body.state, "owner": body.owner, "link": body.link}
+            audit.record(session, caller, "regression.triage", body.code, reason=body.reason, detail=detail)
+            return Answer(status=201, body=_shape(row), location="/api/v1/triage")
+
+        return once(session, request, body, effect)
+
+
+def _refuse_unknown(session: Session, code: str) -> None:
+    """Raises Problem 422: a decision about a code that was never measured would be seen by nobody."""
+    if not history.is_measured(session, code):
+        raise Problem(
+            422, "invalid-request", f"code: there is no finished trial of {code!r}; name it as the history does"
+        )
+
+
+def _shape(row: TriageRow) -> DecisionShape:
+    return DecisionShape(
+        code=row.code,
+        state=TriageState(row.state),
+        reason=row.reason,
+        owner=row.owner,
+        link=row.link,
+        by=row.by,
+        at=row.at,
+    )
