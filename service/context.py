@@ -16,6 +16,7 @@ from service.callers import Role
 from service.clockwork import Clockwork
 from service.database import Database, DatabaseError
 from service.executor import Executor
+from service.feed import Feed
 from service.gate import Gate
 from service.host import Host
 from service.hub import Hub
@@ -51,6 +52,7 @@ class Service:
             os.close(self._lock)
             raise
         self.metrics.observe(self.database, settings)
+        self.feed = Feed(self.database)
         self.known = Known(database=self.database, repository=repository_of())
         self.indexer = Indexer(self.database, settings.directory)
         self.clockwork = Clockwork(settings, self.database, self._compare)

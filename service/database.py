@@ -44,9 +44,9 @@ class Database:
         """Raises DatabaseError for a URL of something else, or where the driver is not installed."""
         parsed = checked_url(url)
         self.postgres = parsed.get_backend_name() == POSTGRES
-        more: dict[str, Any] = {"pool_size": _CONNECTIONS, "pool_pre_ping": True} if self.postgres else {}
+        more: dict[str, Any] = {"pool_pre_ping": True} if self.postgres else {}
         try:
-            self.engine = create_engine(parsed, json_serializer=to_json_text, **more)
+            self.engine = create_engine(parsed, json_serializer=to_json_text, pool_size=_CONNECTIONS, **more)
         except ModuleNotFoundError as error:
             raise DatabaseError(f"{error.name} is not installed: pip install 'phoenix-resilience[postgres]'") from error
         reading: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if self.postgres else {}

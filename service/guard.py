@@ -23,7 +23,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 MOST_BYTES = 1_000_000
 
 
-def only_known_parameters(request: Request) -> None:
+async def only_known_parameters(request: Request) -> None:
     """Refuse a misspelt query parameter: ignored, it would give the first page for ever, or everything unfiltered."""
     known = sorted(_query_names(request.scope["route"].dependant))
     for name in request.query_params:
@@ -32,7 +32,7 @@ def only_known_parameters(request: Request) -> None:
             raise Problem(422, "unknown-parameter", f"there is no query parameter {name!r}: {hint}")
 
 
-def only_text(request: Request) -> None:
+async def only_text(request: Request) -> None:
     """Refuse a NUL in path or query: no name has one, and PostgreSQL takes none."""
     if "\0" in request.url.path or any("\0" in f"{name}{value}" for name, value in request.query_params.multi_items()):
         raise Problem(422, "invalid-request", "the address holds a NUL character; nothing here has one in its name")

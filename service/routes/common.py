@@ -63,7 +63,12 @@ def service_of(request: Request) -> Service:
     return cast("Service", request.app.state.service)
 
 
-ServiceOf = Annotated[Service, Depends(service_of)]
+async def _service(request: Request) -> Service:
+    """What only looks something up is asynchronous: a thread for it would cost more than all of the rest."""
+    return service_of(request)
+
+
+ServiceOf = Annotated[Service, Depends(_service)]
 Id = Annotated[str, Path(max_length=64)]
 OneTrial = Annotated[
     str | None, Query(max_length=64, description="Of this trial (else: the one that runs now, else the last)")

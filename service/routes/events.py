@@ -12,13 +12,13 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 
 from service import store, views
 from service.context import Service
+from service.feed import BATCH
 from service.routes.common import PROBLEMS, Id, ServiceOf, existing_run
 from service.shapes import EventPage, EventShape
 from service.states import RunState
 
 router = APIRouter(tags=["events"], responses=PROBLEMS)
 
-BATCH = 500
 # Bounds the wait for a wake-up; long enough that idle streams cost nothing.
 LOOK_AGAIN_S = 1.0
 KEEP_ALIVE_S = 15.0
@@ -71,15 +71,13 @@ async def _stream(service: Service, run: str, offset: int, kinds: list[str]) -> 
     yield b": open\n\n"
     while not service.hub.closed:
         version = service.hub.version(run)
-        # The state is read before the events: an ended run has all its events in the database.
-        state, _ = await to_thread.run_sync(_state, service, run)
-        items = await to_thread.run_sync(_read, service, run, offset, BATCH, kinds)
-        if items:
+        news = await service.feed.after(run, offset, kinds, version)
+        if news.piece:
             # One piece for all: between two pieces nobody could notice that the client has left.
-            yield b"".join(format_sse_event(data_str=item.model_dump_json(), id=str(item.offset)) for item in items)
-            offset, silent_s = items[-1].offset, 0.0
-        elif state.ended:
-            yield format_sse_event(event="end", data_str=f'{{"state":"{state}"}}')
+            yield news.piece
+            offset, silent_s = news.offset, 0.0
+        elif news.state.ended:
+            yield format_sse_event(event="end", data_str=f'{{"state":"{news.state}"}}')
             return
         else:
             silent_s += LOOK_AGAIN_S

@@ -21,7 +21,7 @@ Name = Annotated[str, Query(max_length=64)]
 MOST_REMARKS = 200
 
 
-def _known(service: ServiceOf) -> Known:
+async def _known(service: ServiceOf) -> Known:
     """Kept with the service, because it remembers what it has read."""
     return service.known
 

@@ -6,9 +6,10 @@ import asyncio
 import json
 
 from service import store
+from service.feed import Feed
 from service.hub import Hub
 from service.routes.events import _stream
-from tests.service.helpers import Harness, Script
+from tests.service.helpers import Harness, Script, statements
 from tests.support import wait_until
 
 
@@ -47,6 +48,33 @@ async def test_a_batch_of_events_is_one_piece(api: Harness) -> None:
     run = await ended_run(api)
     pieces = [piece async for piece in _stream(api.service, run, 0, [])]
     assert len(pieces) == 3 and pieces[1].count(b"\n\n") == len((await api.get(f"/runs/{run}/events"))["items"])
+
+
+async def test_many_watchers_cost_one_look(api: Harness) -> None:
+    run = await ended_run(api)
+    with statements(api.service.database) as one:
+        alone = await _all(api, run)
+    api.service.feed = Feed(api.service.database)
+    with statements(api.service.database) as many:
+        pieces = await asyncio.gather(*(_all(api, run) for _ in range(20)))
+    assert all(each == alone for each in pieces)
+    assert len(many) == len(one), "twenty that stand at the same place ask once"
+
+
+async def _all(api: Harness, run: str) -> list[bytes]:
+    return [piece async for piece in _stream(api.service, run, 0, [])]
+
+
+async def test_one_watcher_that_leaves_takes_nothing_from_the_others(api: Harness) -> None:
+    run = await ended_run(api)
+    alone = await _all(api, run)
+    api.service.feed = Feed(api.service.database)
+    leaving, staying = (asyncio.create_task(_all(api, run)) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert await staying == alone
+    assert leaving.cancelled()
 
 
 async def test_a_client_that_comes_back_gets_the_rest_and_is_then_sent_away(api: Harness) -> None:
