@@ -13,6 +13,7 @@ median is above the goal.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import subprocess
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=15, help="requests for each address")
     parser.add_argument("--database", help="URL of an empty database (else: SQLite in a temporary directory)")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--name", default="service_load", help="of the files in --out")
     options = parser.parse_args(arguments)
     if options.trials < TRIALS_PER_RUN or options.repeats < 1:
         parser.error(f"--trials must be at least {TRIALS_PER_RUN}, --repeats at least 1")
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "seconds": measured,
     }
     print(page(document))
-    publish("service_load", document, page(document), options.out)
+    publish(options.name, document, page(document), options.out)
     slow = [path for path, values in measured.items() if statistics.median(values) > GOAL_S]
     if slow:
         print(f"above {GOAL_S} s at the median: {', '.join(slow)}", file=sys.stderr)
@@ -112,7 +114,9 @@ def addresses(url: str) -> list[str]:
     with httpx.Client(base_url=url, timeout=120.0, trust_env=False) as client:
         newest = client.get("/api/v1/runs").json()
         cursor = client.get("/api/v1/trials", params={"limit": 200}).json()["next"]
+        codes = client.get("/api/v1/history/series").json()["codes"]
     run, long_run = newest["items"][1]["id"], newest["items"][0]["id"]
+    base, head = (code["name"] for code in codes[:2])
     return [
         "/api/v1/runs",
         "/api/v1/runs?limit=200",
@@ -142,8 +146,19 @@ def addresses(url: str) -> list[str]:
         "/api/v1/schedules",
         "/api/v1/services",
         "/api/v1/queue",
+        "/api/v1/triage",
+        "/api/v1/history/series",
+        "/api/v1/history?scenario=kill-one",
+        "/api/v1/history?scenario=kill-one&metric=detect&limit=1000",
+        f"/api/v1/comparisons?base={base}&head={head}",
         "/metrics",
         "/",
+        "/runs",
+        "/history?scenario=kill-one",
+        "/heatmap",
+        "/regressions",
+        "/machines",
+        f"/compare?base={base}&head={head}",
         f"/runs/{run}",
         f"/trials/{run}-1",
     ]
@@ -165,15 +180,18 @@ def fill(database: str, trials: int) -> float:
         for first in range(0, runs, BATCH // TRIALS_PER_RUN):
             numbers = range(first, min(runs, first + BATCH // TRIALS_PER_RUN))
             _insert(connection, tables.tables, [_run(number, rng) for number in numbers], rng)
+        digests = [{"digest": digit * 12, "document": {"made": "up"}} for digit in "0f"]
+        connection.execute(tables.tables["digests"].insert(), digests)
         _insert_long(connection, tables.tables, runs, rng)
         if engine.dialect.name == "postgresql":
-            for name, key in (("runs", "seq"), ("events", "id")):
+            for name, key in (("runs", "seq"), ("events", "id"), ("points", "id")):
                 connection.exec_driver_sql(
                     f"SELECT setval(pg_get_serial_sequence('{name}', '{key}'), (SELECT max({key}) FROM {name}))"
                 )
-    with engine.connect() as connection:
-        connection.exec_driver_sql("ANALYZE")
-        connection.commit()
+    if engine.dialect.name == "postgresql":  # as it would by itself; SQLite does not
+        with engine.connect() as connection:
+            connection.exec_driver_sql("ANALYZE")
+            connection.commit()
     engine.dispose()
     return time.monotonic() - began
 
@@ -196,7 +214,11 @@ def _insert(connection: Connection, tables: Mapping[str, Table], runs: list[Row]
     connection.execute(tables["runs"].insert(), runs)
     connection.execute(tables["trials"].insert(), trials)
     connection.execute(tables["faults"].insert(), [_fault(trial) for trial in trials])
-    connection.execute(tables["recoveries"].insert(), [_recovery(trial, rng) for trial in trials])
+    recoveries = [_recovery(trial, rng) for trial in trials]
+    connection.execute(tables["recoveries"].insert(), recoveries)
+    connection.execute(tables["points"].insert(), [_point(run) for run in runs])
+    samples = [_sample(*both) for both in zip(trials, recoveries, strict=True)]
+    connection.execute(tables["samples"].insert(), samples)
     audit = [
         {
             "at": run["created_at"], "actor": "service", "role": "admin", "action": "run.submit", "target": run["id"],
@@ -212,7 +234,8 @@ def _trial(run: Row, number: int) -> Row:
     return {
         **{name: run[name] for name in alike}, "id": f"{run['id']}-{number}", "run_id": run["id"], "number": number,
         "position": run["seq"] * 1000 + number, "seed": run["seed"] + number, "directory": f"/nowhere/{run['id']}",
-        "spawned": True, "checks": {"twin": {"verdict": "PASS", "detail": "made up"}}, "first_at": 0,
+        "service_id": "service-made-up", "spawned": True, "first_at": 0,
+        "checks": {"twin": {"verdict": "PASS", "detail": "made up"}},
         "started_at": run["started_at"], "finished_at": run["finished_at"],
     }  # fmt: skip
 
@@ -236,6 +259,27 @@ def _recovery(trial: Row, rng: random.Random) -> Row:
         "checks": {"fired": "PASS", "recovered": "PASS"},
     }  # fmt: skip
     return {"trial_id": trial["id"], "number": 0, "generation": 1, "fault_id": "kill", "document": document}
+
+
+def _point(run: Row) -> Row:
+    at = f"{run['created_at']:%Y-%m-%dT%H:%M:%S.000Z}"
+    return {
+        "id": run["seq"], "scenario": run["scenario"], "version": "0" * 12, "commit": run["commit"], "diff": "",
+        "fingerprint": "f" * 12, "session": f"boot-{run['created_at']:%Y-%m-%d}",
+        "faults": json.dumps({"kill": ["recovery", "downtime", *PHASES]}),
+        "trials": TRIALS_PER_RUN, "first_at": at, "last_at": at, "seeded": True,
+    }  # fmt: skip
+
+
+def _sample(trial: Row, recovery: Row) -> Row:
+    found = recovery["document"]
+    times = {"recovery": found["recovery_s"], "downtime": found["downtime_s"], **found["phases"]}
+    return {
+        "id": f"sample-{trial['id']}", "point_id": trial["position"] // 1000, "trial": trial["id"],
+        "at": f"{trial['started_at']:%Y-%m-%dT%H:%M:%S}.{trial['number']:03}Z", "seed": trial["seed"], "judged": True,
+        "succeeded": trial["verdict"] == "PASS", "seeded": True, "times": {"kill": times},
+        "versions": {"torch": "2.13.0"}, "place": f"nowhere:{trial['id']}",
+    }  # fmt: skip
 
 
 def _insert_long(connection: Connection, tables: Mapping[str, Table], number: int, rng: random.Random) -> None:

@@ -194,9 +194,7 @@ def samples(session: Session, points: Sequence[PointRow]) -> tuple[TrialSample, 
 
 def faults(session: Session, scenario: str) -> list[str] | None:
     """Those of a scenario; None where there is no finished trial of it."""
-    texts = [
-        text for (text,) in session.execute(_choices(PointRow.scenario == scenario).with_only_columns(PointRow.faults))
-    ]
+    texts = [text for _, text in session.execute(_choices(PointRow.scenario == scenario))]
     return list(dict.fromkeys(fault for text in texts for fault in json.loads(text))) if texts else None
 
 
@@ -262,7 +260,7 @@ def any_seeded(session: Session) -> bool:
     return session.scalar(select(PointRow.id).where(PointRow.seeded).limit(1)) is not None
 
 
-def _choices(*where: ColumnElement[bool]) -> Select[tuple[str, str]]:
+def _choices(*where: ColumnElement[bool]) -> Select[str, str]:
     """Scenarios with the texts of their faults, the oldest first: few, however many points there are."""
     query = select(PointRow.scenario, PointRow.faults).where(*where).group_by(PointRow.scenario, PointRow.faults)
     return query.order_by(func.min(PointRow.first_at))

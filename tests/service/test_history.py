@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -43,7 +44,12 @@ async def test_what_there_is_to_choose_from(api: Harness) -> None:
     assert (await api.get("/history/series"))["items"] == []
     fill(database, *(sample(i, code=Code(commit=f"0{i}" * 20), session=f"s{i}") for i in range(3)))
     two = {"x": times(), "y": {"replacement": 1.0}}
-    other = {"scenario": "b", "times": two, "machine": {**MACHINE, "cores": 4}, "at": "2026-11-30T00:00:00.000Z"}
+    other: dict[str, Any] = {
+        "scenario": "b",
+        "times": two,
+        "machine": {**MACHINE, "cores": 4},
+        "at": "2026-11-30T00:00:00.000Z",
+    }
     fill(database, *(sample(10 + i, **other) for i in range(2)), sample(20, judged=False, times={}, scenario="c"))
     found = await api.get("/history/series")
     assert [(item["scenario"], item["fault"], item["trials"], item["sessions"]) for item in found["items"]] == [

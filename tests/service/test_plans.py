@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ async def test_no_question_reads_a_table_from_end_to_end(api: Harness) -> None:
     assert found == []
 
 
-def _scans(api: Harness, text: str, values: object) -> list[str]:
+def _scans(api: Harness, text: str, values: Any) -> list[str]:
     """Lines of the plan that read a whole table. In its own order and up to a limit it is read from one end only."""
     if not text.startswith("SELECT") or ("LIMIT" in text and "WHERE" not in text):
         return []

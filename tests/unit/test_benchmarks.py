@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import overhead, recovery
+from benchmarks.clients import Read, Refused, read_at, watched
 from benchmarks.gated import Snapshots
 from benchmarks.overhead import Pair
 from benchmarks.report import circumstances
+from benchmarks.service_beside import READS, Block, Watched, judged, quantile
 from benchmarks.stats import Spread, paired_ratio
 from chaos.faults import Rank
 from chaos.triggers import OnPhase
@@ -118,3 +122,75 @@ def test_too_little_to_measure_is_a_usage_error(arguments: list[str], capsys: py
 def test_options_of_the_workload_follow_two_dashes() -> None:
     options: argparse.Namespace = overhead.parse_options(["--pairs", "3", "--", "--layers", "2"])
     assert options.workload == ["--layers", "2"]
+
+
+# --- the service beside a training -----------------------------------------------------------------------------------
+
+
+def block(readers: bool, step_s: float, read_s: float = 0.01) -> Block:
+    reads = tuple(Read(name=READS[number % len(READS)], seconds=read_s) for number in range(200 * readers))
+    return Block(
+        readers=readers, steps_s=(step_s,) * 5, service_cores=0.5, clients_cores=0.1, reads=reads, events=(7,) * readers
+    )
+
+
+def test_the_service_beside_a_training_is_judged_by_pairs() -> None:
+    pairs = [block(readers, step * (1.02 if readers else 1.0)) for step in (0.1, 0.2) for readers in (False, True)]
+    found = judged(pairs)
+    assert found["missed"] == [] and found["change"] == pytest.approx(0.02) and found["ratio"]["pairs"] == 2
+    assert found["paths"]["/metrics"] == {"count": 20, "median": 0.01, "p99": 0.01, "greatest": 0.01}
+    slow = judged([*pairs, block(False, 0.1), block(True, 0.2, read_s=0.3), block(False, 0.1), block(True, 0.2)])
+    assert len(slow["missed"]) == 2 and "0.300 s" in slow["missed"][0] and "more than 3%" in slow["missed"][1]
+
+
+def test_a_quantile_is_a_value_that_was_seen() -> None:
+    values = [float(number) for number in range(1, 101)]
+    assert (quantile(values, 0.99), quantile(values, 0.5), quantile(values, 1.0), quantile([3.0], 0.99)) == (
+        99.0,
+        50.0,
+        100.0,
+        3.0,
+    )
+
+
+def test_only_steps_that_every_rank_committed_within_a_block_count() -> None:
+    second = 10**9
+    events = [
+        {"step": step, "at": step * second + rank, "offset": step * 2 + rank} for step in range(6) for rank in (0, 1)
+    ]
+    pages = [events[:-1], []]
+
+    class Told:
+        def get(self, path: str, **query: object) -> dict[str, object]:
+            return {"items": pages.pop(0)}
+
+    training = Watched(api=Told(), run="r", ranks=2)  # type: ignore[arg-type]
+    training.look()
+    assert (training.last_step, training.offset) == (5, 10)
+    assert training.steps_between(second, 4 * second + 1) == (1.0, 1.0, 1.0)
+    assert training.steps_between(0, 9 * second) == (1.0, 1.0, 1.0, 1.0), "step 5 is not there on both ranks"
+
+
+async def test_reads_are_due_at_their_instants_and_streams_are_counted() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):  # the client has gone
+            while True:
+                path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+                if path == b"/stream":
+                    writer.write(b"HTTP/1.1 200 OK\r\n\r\nid: 1\ndata: x\n\nid: 2\ndata: y\n\n")
+                else:
+                    status = b"404 Not Found" if path == b"/nothing" else b"200 OK"
+                    writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with watched(url, "/stream", 3) as seen:
+        reads = await read_at(url, [("one", "/1"), ("two", "/2")], rate=1000, for_s=0.01, connections=2)
+        async with asyncio.timeout(10):
+            while seen != [2, 2, 2]:
+                await asyncio.sleep(0.001)
+    assert [read.name for read in reads].count("one") == 5 == len(reads) - 5
+    with pytest.raises(Refused, match="404 Not Found"):
+        await read_at(url, [("none", "/nothing")], rate=1000, for_s=0.002, connections=1)
+    server.close()
