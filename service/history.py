@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from chaos.compare.samples import METRICS, SUCCESS, Code, TrialSample, sample_of
 from chaos.errors import ChaosError
 from chaos.record import Result, Spec, TrialDirectory
 from service.fitting import fit_text
-from service.history_tables import PointRow, SampleRow
+from service.history_tables import DigestRow, PointRow, SampleRow
 
 # A list of codes to choose from; any other can still be named.
 MOST_CODES: Final = 500
@@ -68,6 +68,7 @@ def add(session: Session, finished: Sequence[Finished]) -> int:
         rows.append({"id": identity, "point_id": point.id, "place": place_of(one.directory), **_columns(sample)})
     if rows:
         session.execute(insert(SampleRow), rows)
+        _describe(session, [one.sample for one in found.values()])
     return len(rows)
 
 
@@ -111,8 +112,6 @@ def _point(session: Session, sample: TrialSample, known: dict[tuple[object, ...]
         if found is None:
             found = PointRow(
                 **values,
-                shape=dict(sample.shape),
-                machine=dict(sample.machine),
                 faults="{}",
                 trials=0,
                 first_at=_at(sample),
@@ -122,6 +121,20 @@ def _point(session: Session, sample: TrialSample, known: dict[tuple[object, ...]
             session.add(found)
         known[key] = found
     return known[key]
+
+
+def _describe(session: Session, samples: Iterable[TrialSample]) -> None:
+    """What their digests stand for."""
+    documents: dict[str, Mapping[str, object]] = {}
+    for sample in samples:
+        documents |= {sample.version: sample.shape, sample.fingerprint: sample.machine}
+    there = _described(session, documents)
+    session.add_all(DigestRow(digest=name, document=dict(documents[name])) for name in documents.keys() - there.keys())
+
+
+def _described(session: Session, digests: Collection[str]) -> dict[str, Any]:
+    rows = session.scalars(select(DigestRow).where(DigestRow.digest.in_(set(digests))))
+    return {row.digest: row.document for row in rows}
 
 
 def _gather(point: PointRow, sample: TrialSample) -> None:
@@ -184,11 +197,12 @@ def points_of(session: Session, codes: Collection[Code], scenario: str | None) -
 def samples(session: Session, points: Sequence[PointRow]) -> tuple[TrialSample, ...]:
     """The trials of these points, oldest first."""
     by_id = {point.id: point for point in points}
+    told = _described(session, [digest for point in points for digest in (point.version, point.fingerprint)])
     found = []
     for first in range(0, len(points), BATCH):
         some = [point.id for point in points[first : first + BATCH]]
         rows = session.execute(select(*SampleRow.__table__.columns).where(SampleRow.point_id.in_(some)))
-        found += [_sample(by_id[row.point_id], row) for row in rows]
+        found += [_sample(by_id[row.point_id], row, told) for row in rows]
     return tuple(sorted(found, key=lambda sample: (sample.at, sample.trial)))
 
 
@@ -234,18 +248,13 @@ def series(session: Session) -> list[dict[str, object]]:
 
 def machines(session: Session) -> list[dict[str, object]]:
     """Every machine that measured; one whose trials do not name it has the fingerprint ""."""
-    query = select(
-        PointRow.fingerprint,
-        func.sum(PointRow.trials),
-        func.count(PointRow.session.distinct()),
-        func.max(PointRow.id),
-    )
-    rows = session.execute(query.group_by(PointRow.fingerprint).order_by(func.min(PointRow.id))).all()
-    named = select(PointRow.id, PointRow.machine).where(PointRow.id.in_([row[3] for row in rows]))
-    machine = {row.id: row.machine for row in session.execute(named)}
+    extent = (func.sum(PointRow.trials), func.count(PointRow.session.distinct()))
+    query = select(PointRow.fingerprint, *extent).group_by(PointRow.fingerprint).order_by(func.min(PointRow.id))
+    rows = session.execute(query).all()
+    machine = _described(session, [fingerprint for fingerprint, _, _ in rows])
     return [
-        {"fingerprint": fingerprint, "machine": machine[one], "trials": trials, "sessions": sessions}
-        for fingerprint, trials, sessions, one in rows
+        {"fingerprint": fingerprint, "machine": machine[fingerprint], "trials": trials, "sessions": sessions}
+        for fingerprint, trials, sessions in rows
     ]
 
 
@@ -270,14 +279,14 @@ def _of(scenario: str | None) -> tuple[ColumnElement[bool], ...]:
     return () if scenario is None else (PointRow.scenario == scenario,)
 
 
-def _sample(point: PointRow, row: Any) -> TrialSample:
+def _sample(point: PointRow, row: Any, told: Mapping[str, Any]) -> TrialSample:
     return TrialSample(
         trial=row.trial,
         scenario=point.scenario,
         version=point.version,
-        shape=point.shape,
+        shape=told[point.version],
         code=Code(commit=point.commit, diff=point.diff),
-        machine=point.machine,
+        machine=told[point.fingerprint],
         versions=row.versions,
         session=point.session,
         seed=row.seed,

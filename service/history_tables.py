@@ -13,8 +13,10 @@ from service.tables import Base, Serial
 class PointRow(Base):
     """All trials of one code in one session: of one scenario, as it was then, on one machine.
 
-    `faults` is JSON, the metrics of each fault in the order of the scenario; a text, because PostgreSQL has no equality
-    of JSON, and what there is to choose from is found by it. Moments are texts as trials write them, which sort.
+    `version` and `fingerprint` are digests: what a scenario and a machine are is said once (`DigestRow`), so that a
+    look at all points is short. `faults` is JSON, the metrics of each fault in the order of the scenario; a text,
+    because PostgreSQL has no equality of JSON, and what there is to choose from is found by it. Moments are texts as
+    trials write them, which sort.
     """
 
     __tablename__ = "points"
@@ -31,13 +33,20 @@ class PointRow(Base):
     diff: Mapped[str] = mapped_column(String(64))
     fingerprint: Mapped[str] = mapped_column(String(12))
     session: Mapped[str] = mapped_column(String(40))
-    shape: Mapped[dict[str, Any]]
-    machine: Mapped[dict[str, Any]]
     faults: Mapped[str] = mapped_column(Text)
     trials: Mapped[int]
     first_at: Mapped[str] = mapped_column(String(40))
     last_at: Mapped[str] = mapped_column(String(40))
     seeded: Mapped[bool] = mapped_column(Boolean)
+
+
+class DigestRow(Base):
+    """A scenario's shape, or a machine, by its digest."""
+
+    __tablename__ = "digests"
+
+    digest: Mapped[str] = mapped_column(String(12), primary_key=True)
+    document: Mapped[dict[str, Any]]
 
 
 class SampleRow(Base):

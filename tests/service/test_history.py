@@ -18,7 +18,7 @@ from chaos.scenario import parse_scenario
 from service import archive, history
 from service.database import Database
 from service.history import Finished
-from service.history_tables import PointRow, SampleRow
+from service.history_tables import DigestRow, PointRow, SampleRow
 from service.indexer import Indexer
 from tests.comparing import MACHINE, SCENARIO, sample, times
 from tests.service.helpers import Harness, statements
@@ -125,7 +125,7 @@ async def test_imports_of_before_there_was_a_history_are_found(api: Harness, tmp
     other = elsewhere(api.service.settings, tmp_path)
     list(archive.import_all(other, [api.service.settings.trials], tmp_path))
     with other.write() as session:
-        for table in (SampleRow, PointRow):
+        for table in (SampleRow, PointRow, DigestRow):
             session.query(table).delete()
     Indexer(other, tmp_path / "elsewhere").tick()
     with other.read() as session:

@@ -24,8 +24,6 @@ def upgrade() -> None:
         sa.Column("diff", sa.String(length=64), nullable=False),
         sa.Column("fingerprint", sa.String(length=12), nullable=False),
         sa.Column("session", sa.String(length=40), nullable=False),
-        sa.Column("shape", sa.JSON(), nullable=False),
-        sa.Column("machine", sa.JSON(), nullable=False),
         sa.Column("faults", sa.Text(), nullable=False),
         sa.Column("trials", sa.Integer(), nullable=False),
         sa.Column("first_at", sa.String(length=40), nullable=False),
@@ -36,6 +34,12 @@ def upgrade() -> None:
     )
     op.create_index("ix_points_scenario_first_at", "points", ["scenario", "first_at"])
     op.create_index("ix_points_commit_diff", "points", ["commit", "diff"])
+    op.create_table(
+        "digests",
+        sa.Column("digest", sa.String(length=12), nullable=False),
+        sa.Column("document", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_digests")),
+    )
     op.create_table(
         "samples",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -58,5 +62,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Nothing is lost by it: the directories have it all."""
-    op.drop_table("samples")
-    op.drop_table("points")
+    for table in ("samples", "digests", "points"):
+        op.drop_table(table)
