@@ -27,6 +27,7 @@ from service.routes import (
     history,
     notes,
     peers,
+    reports,
     reverts,
     runs,
     schedules,
@@ -42,7 +43,22 @@ PREFIX = "/api/v1"
 # Who may use what: a viewer may read what an operator may change.
 ROUTERS: Final = (
     (
-        (runs, trials, faults, reverts, halts, schedules, events, catalog, comparisons, history, triage, notes, peers),
+        (
+            runs,
+            trials,
+            faults,
+            reverts,
+            halts,
+            schedules,
+            events,
+            catalog,
+            comparisons,
+            history,
+            reports,
+            triage,
+            notes,
+            peers,
+        ),
         (for_operators,),
     ),
     ((audit, tokens, webhooks), (for_admins,)),

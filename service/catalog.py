@@ -87,9 +87,15 @@ def _suite_files() -> dict[str, Path]:
 
 def _is_suite(path: Path) -> bool:
     try:
-        return any(line.startswith("scenarios:") for line in path.read_text(encoding="utf-8").splitlines())
+        return _names_scenarios(path, path.stat().st_mtime_ns)
     except (OSError, UnicodeDecodeError):
         return False
+
+
+@cache
+def _names_scenarios(path: Path, changed_at: int) -> bool:
+    del changed_at
+    return any(line.startswith("scenarios:") for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def refuse_paths(scenario: Scenario, allowed: frozenset[str]) -> None:

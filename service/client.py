@@ -138,6 +138,10 @@ class Client:
     def steps(self, run: str, *, after: int = -1, limit: int = 1000) -> list[Json]:
         return list(self.get(f"/runs/{_part(run)}/steps", after=after, limit=limit)["items"])
 
+    def again(self, run: str, reason: str = "") -> Json:
+        """Queue the same trials once more."""
+        return self.post(f"/runs/{_part(run)}/again", {"reason": reason})
+
     def cancel(self, run: str, reason: str) -> Json:
         return self.post(f"/runs/{_part(run)}/cancel", {"reason": reason})
 

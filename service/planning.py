@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from chaos.errors import ChaosError, Unsupported
@@ -42,6 +42,14 @@ def plan(settings: Settings, body: NewRun) -> Sequence[Scenario]:
         detail = f"{body.trials} trials of {len(scenario.planned)} faults each; a run plans at most {MOST_PLANNED}"
         raise Problem(422, "refused", f"trials: {detail}")
     return [replace(scenario, seed=scenario.seed + number) for number in range(body.trials)]
+
+
+def again(settings: Settings, documents: Sequence[Mapping[str, object]]) -> Sequence[Scenario]:
+    """The trials of an earlier run, seeds and all. Raises Problem and ChaosError for what cannot be run here (now)."""
+    found = [Scenario.from_json(dict(document)) for document in documents]
+    for scenario in found:
+        _refuse(settings, scenario)
+    return found
 
 
 def _of_suite(settings: Settings, body: NewRun, name: str) -> Sequence[Scenario]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
@@ -82,6 +83,7 @@ async def page(request: Request, api: Api) -> Shown:
         "axis": [(ratio, forest_x(ratio)) for ratio in (0.5, 0.7, 1.0, 1.4, 2.0)],
         "band": (forest_x(SAME[0]), forest_x(SAME[1])),
         "seeded": bool(series.get("seeded")),
+        "files": files(base, head, scenario),
         **(compare_page(comparison) if comparison else {}),
     }
     return Shown(template="compare.html", context=context)
@@ -96,6 +98,14 @@ def compare_page(comparison: Json) -> dict[str, Any]:
         "counts": [(verdict, count, TONES.get(verdict, "unknown")) for verdict, count in comparison["counts"].items()],
         "verdict_tone": TONES.get(comparison["verdict"], "unknown"),
     }
+
+
+def files(base: str, head: str, scenario: str | None) -> list[tuple[str, str]]:
+    """The comparison for programs, for a report and for a spreadsheet."""
+    query = urlencode({"base": base, "head": head, **({"scenario": scenario} if scenario else {})})
+    forms = (("Markdown", "markdown"), ("JUnit", "junit"), ("CSV", "csv"))
+    written = [(word, f"/api/v1/comparisons/file?{query}&form={form}") for word, form in forms]
+    return [("JSON", f"/api/v1/comparisons?{query}"), *written]
 
 
 def _grouped(views: Sequence[RowView]) -> list[tuple[str, str, list[RowView]]]:

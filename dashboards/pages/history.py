@@ -75,6 +75,7 @@ def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: J
         "changes": [_change(change, history) for change in reversed(history["change_points"])],
         "breaks": history["breaks"],
         "noise": history["noise"],
+        "files": files(chosen),
         "href": lambda **changes: _href(chosen, **changes),
         "seeded": bool(series.get("seeded")),
     }
@@ -111,6 +112,13 @@ def _change(change: Json, history: Json) -> dict[str, Any]:
         "previous": change["previous"],
         "compare": compare_href(change["previous"], change["code"]),
     }
+
+
+def files(chosen: Json) -> list[tuple[str, str]]:
+    """What is drawn, for programs and for spreadsheets."""
+    names = ("scenario", "fault", "metric", "fingerprint", "limit")
+    query = urlencode({name: chosen[name] for name in names if chosen[name]})
+    return [("JSON", f"/api/v1/history?{query}"), ("CSV", f"/api/v1/history/file?{query}")]
 
 
 def compare_href(base: str, head: str) -> str:

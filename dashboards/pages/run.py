@@ -16,6 +16,8 @@ from dashboards.pages.shown import Shown
 from dashboards.recovery import RecoveryView, fault_rows, recovery_views
 
 TABLE_ROWS = 60
+PACE_STEPS = 50
+"""So many of the last steps say how fast it goes now."""
 
 
 async def page(request: Request, api: Api) -> Shown:
@@ -33,6 +35,7 @@ def run_page(data: RunData, now: datetime) -> dict[str, Any]:
         "run": run,
         "row": row,
         "facts": run_facts(run, now),
+        "to_go": to_go(run, data.steps),
         "announcement": announcement(run, recoveries),
         "workers": sorted(data.workers, key=_worker_order),
         "faults": fault_rows(data.faults, {view.number: view for view in recoveries}),
@@ -70,6 +73,16 @@ def run_facts(run: Json, now: datetime) -> list[tuple[str, str]]:
         ("Took", text.span(run.get("started_at"), run.get("finished_at"), now)),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def to_go(run: Json, steps: Sequence[Json]) -> str:
+    """How long the steps that are missing take at the pace of the last ones; empty where that says nothing."""
+    last = steps[-PACE_STEPS:]
+    missing = run["steps"] - committed(run)
+    if run["state"] != "RUNNING" or run.get("part") not in (None, "run") or len(last) < 2 or missing <= 0:
+        return ""
+    seconds = (last[-1]["at_s"] - last[0]["at_s"]) / (last[-1]["step"] - last[0]["step"])
+    return text.duration(missing * seconds)
 
 
 def announcement(run: Json, recoveries: Sequence[RecoveryView]) -> str:

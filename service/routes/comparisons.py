@@ -6,9 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from chaos.compare.comparison import Comparison
 from chaos.git import REVISION
 from chaos.revisions import NoSamples
 from service.comparison_shapes import ComparisonShape
+from service.known import Known
 from service.problems import Problem
 from service.routes.common import PROBLEMS
 from service.routes.history import KnownOf
@@ -32,8 +34,12 @@ def compare_codes(
     scenario: Annotated[str | None, Query(max_length=64)] = None,
 ) -> ComparisonShape:
     """The same numbers as `phoenix compare BASE HEAD`. Only `phoenix compare --ab` measures anew."""
+    return ComparisonShape.model_validate(compared(known, base, head, scenario).to_json())
+
+
+def compared(known: Known, base: str, head: str, scenario: str | None) -> Comparison:
+    """Raises Problem 404 for a code without trials."""
     try:
-        found = known.compare(base, head, scenario=scenario)
+        return known.compare(base, head, scenario=scenario)
     except NoSamples as error:
         raise Problem(404, "not-found", str(error)) from None
-    return ComparisonShape.model_validate(found.to_json())

@@ -101,6 +101,24 @@ def cancel_run(
     return answer
 
 
+@router.post("/runs/{run_id}/again", status_code=202, response_model=RunShape, openapi_extra=IDEMPOTENT)
+def run_again(service: ServiceOf, caller: CallerOf, request: Request, run_id: Id, body: Cancel = NO_REASON) -> Response:
+    """Queue the same trials once more, with their seeds, by the code that is there now. The body may be left out."""
+    with service.database.read() as session:
+        run = existing_run(session, run_id)
+        documents = [trial.document for trial in store.trials_of(session, run.id)]
+    plan = planning.again(service.settings, documents)
+    with service.database.write() as session:
+
+        def effect() -> Answer:
+            reason = body.reason or f"{run.id} once more"
+            new = store.add_run(session, plan, suite=run.suite, revision=run.revision, by=caller.name, reason=reason)
+            audit.record(session, caller, "run.submit", new.id, reason=reason, detail={"again": run.id})
+            return Answer(status=202, body=views.one_run(session, new), location=f"/api/v1/runs/{new.id}")
+
+        return once(session, request, body, effect)
+
+
 @router.get("/runs/{run_id}/steps")
 def list_steps(
     service: ServiceOf,

@@ -122,6 +122,14 @@ async def test_every_table_has_a_caption_and_every_chart_a_table(pages: httpx.As
         )
 
 
+async def test_a_run_says_how_long_it_will_take_and_is_run_again(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/runs/r3")
+    assert re.search(r"about [^<]+ to go", page) and "/again" not in page
+    ended = await body(pages, "/runs/r1")
+    assert 'data-post="/api/v1/runs/r1/again"' in ended and "to go" not in ended
+    assert "/api/v1/runs/r1/log" in ended
+
+
 async def test_only_a_running_run_offers_the_form(api: FakeApi, pages: httpx.AsyncClient) -> None:
     assert 'id="fault-form"' in await body(pages, "/runs/r3")
     finished = await body(pages, "/runs/r2")

@@ -165,7 +165,7 @@ async def test_what_was_decided_about_a_regression_stands_with_it(api: FakeApi, 
     assert "1 of 4 decisions in the last 90 days" in page
     api.lists["triage"] = [fake_service.triage("resolved", code)]
     assert "resolved, but as slow still: verify" in await body(pages, "/regressions")
-    for state, words in (("wont_fix", "won&#39;t fix"), ("false_alarm", "false alarm")):
+    for state, words in (("wont_fix", "won't fix"), ("false_alarm", "false alarm")):
         api.lists["triage"] = [fake_service.triage(state, code)]
         assert "Nothing is slower than it was" in await body(pages, "/regressions")
         page = await body(pages, "/regressions?show=all")

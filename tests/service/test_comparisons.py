@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,25 @@ def test_an_empty_directory_and_an_unknown_commit_are_said(tmp_path: Path) -> No
         assert done.returncode == 2, done.stderr
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+async def test_comparisons_and_histories_are_files_as_well(api: Harness) -> None:
+    home = api.service.settings.directory
+    write(home, OLD, spread())
+    write(home, NEW, spread(1.3))
+    found = await get(api, "comparisons", base=OLD, head=NEW)
+    texts = {}
+    for form, kind in (("markdown", "text/markdown"), ("junit", "application/xml"), ("csv", "text/csv")):
+        answer = await api.client.get(f"/api/v1/comparisons/file?base={OLD}&head={NEW}&form={form}")
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith(kind)
+        assert answer.headers["content-disposition"].startswith('attachment; filename="compare.')
+        texts[form] = answer.text
+    assert texts["markdown"].startswith("<!-- phoenix-compare -->") and "<failure" in texts["junit"]
+    rows = list(csv.DictReader(texts["csv"].splitlines()))
+    assert [row["metric"] for row in rows] == [row["metric"] for row in found["rows"]]
+    assert float(rows[0]["head_trials"]) == 10
+    answer = await api.client.get("/api/v1/history/file?scenario=kill-one&metric=replace")
+    lines = list(csv.DictReader(answer.text.splitlines()))
+    assert len(lines) == 20 and float(lines[0]["seconds"]) == pytest.approx(0.1) and lines[0]["code"] == OLD
+    assert (await api.client.get("/api/v1/history/file?scenario=nothing")).status_code == 404
+    assert (await api.client.get(f"/api/v1/comparisons/file?base={OLD}&head={'c' * 40}&form=csv")).status_code == 404

@@ -79,6 +79,21 @@ async def test_a_cancelled_run_starts_none_of_its_other_trials(api: Harness) -> 
     assert faults[0]["state"] == "MISSED" and "enough" in faults[0]["detail"]
 
 
+async def test_a_run_is_run_again_with_its_seeds(api: Harness) -> None:
+    first = (await api.post("/runs", {"scenario": TINY, "trials": 3})).json()
+    answer = await api.post(f"/runs/{first['id']}/again", {"reason": "to be sure"}, **{"Idempotency-Key": "k"})
+    again = answer.json()
+    assert answer.status_code == 202 and again["id"] != first["id"] and again["reason"] == "to be sure"
+    assert (
+        await api.post(f"/runs/{first['id']}/again", {"reason": "to be sure"}, **{"Idempotency-Key": "k"})
+    ).json() == again
+    assert [trial["seed"] for trial in await trials(api, again["id"])] == [7, 8, 9]
+    assert (await api.get("/audit", target=again["id"]))["items"][0]["detail"] == {"again": first["id"]}
+    unasked = (await api.client.post(f"/api/v1/runs/{first['id']}/again")).json()
+    assert unasked["reason"] == f"{first['id']} once more"
+    assert (await api.client.post("/api/v1/runs/nix/again")).status_code == 404
+
+
 async def test_too_many_trials_or_seeds_are_refused(api: Harness) -> None:
     problem(await api.post("/runs", {"scenario": TINY, "trials": 201}), 422)
     problem(await api.post("/runs", {"scenario": TINY, "trials": 2, "seed": 2**63 - 1}), 422)
