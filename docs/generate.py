@@ -7,7 +7,9 @@ command line from its help, scenario and suite files from their JSON Schemas, ev
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,23 @@ from service.cli import app
 from service.settings import Settings
 
 HERE = Path(__file__).parent / "reference"
+SERVICE = "http://127.0.0.1:8642"
+# A body of each shape that is sent, for the lines to copy; a test holds them against the shapes.
+BODIES: Mapping[str, Mapping[str, object]] = {
+    "NewRun": {"scenario_name": "kill-one", "trials": 5, "reason": "to see it heal"},
+    "Cancel": {"reason": "not needed any more"},
+    "Why": {"reason": "ada asked for it"},
+    "NewFault": {"kind": "process_kill", "target": {"rank": 2}, "reason": "to see it heal"},
+    "NewHalt": {"reason": "the switch is being replaced", "ttl_s": 3600},
+    "Release": {"reason": "it is replaced"},
+    "NewSchedule": {"name": "nightly", "kind": "cron", "cron": "0 2 * * *", "run": {"suite": "nightly"}},
+    "Preview": {"kind": "cron", "cron": "0 2 * * *", "timezone": "Europe/Berlin"},
+    "NewWebhook": {"url": "https://chat.example/hook", "events": ["run.failed", "schedule.stale"]},
+    "NewToken": {"name": "ci", "role": "operator"},
+    "NewAnnotation": {"text": "new kernel", "scenario": "kill-one"},
+    "NewDecision": {"code": "0f" * 20, "state": "acknowledged", "reason": "the copy is verified twice"},
+    "Login": {"token": "phx_..."},
+}
 NOTE = "<!-- Written by `python -m docs.generate` from the code; do not edit. -->\n"
 WIDTH = "100"
 
@@ -46,9 +65,13 @@ def pages() -> dict[str, str]:
 # --- REST ------------------------------------------------------------------------------------------------------------
 
 
-def rest() -> str:
+def openapi() -> Json:
     with tempfile.TemporaryDirectory() as directory:
-        document = create_app(Settings(directory=Path(directory)), follow=False).openapi()
+        return create_app(Settings(directory=Path(directory)), follow=False).openapi()
+
+
+def rest() -> str:
+    document = openapi()
     lines = [
         "# REST API",
         "",
@@ -86,13 +109,45 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> Itera
         told = parameter.get("description") or ""
         where = "" if parameter["in"] == "query" else f" ({parameter['in']})"
         yield f"- `{parameter['name']}`{where}: {_type(parameter['schema'])}{'. ' + told if told else ''}"
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-    if body:
+    if body := body_of(operation):
         yield f"- body: {_type(body)}"
     for status, answer in operation.get("responses", {}).items():
         if status.startswith("2"):
             schema = answer.get("content", {}).get("application/json", {}).get("schema")
             yield f"- {status}: {_type(schema) if schema else answer.get('description', '')}"
+    yield ""
+    yield f"    {_curl(method, path, operation, document)}"
+
+
+def _curl(method: str, path: str, operation: Json, document: Json) -> str:
+    """A line to copy. In place of a name in capitals comes one of yours."""
+    address = SERVICE + re.sub(r"{(\w+)}", lambda found: found[1].upper(), path)
+    needed = [p for p in operation.get("parameters", ()) if p.get("required")]
+    query = "&".join(f"{p['name']}={_value(p, document)}" for p in needed if p["in"] == "query")
+    words = ["curl", *(["-N"] if path.endswith("/stream") else []), *(["-X", method] if method != "GET" else [])]
+    words.append(f"'{address}?{query}'" if query else address)
+    words += [f"-H '{p['name']}: *'" for p in needed if p["in"] == "header"]
+    if body := body_of(operation):
+        words += ["-H 'Content-Type: application/json'", f"-d '{json.dumps(BODIES[shape_name(body)])}'"]
+    return " ".join(words)
+
+
+def _value(parameter: Json, document: Json) -> str:
+    schema = parameter["schema"]
+    known = document["components"]["schemas"].get(shape_name(schema), schema)
+    return str(known["enum"][0]) if "enum" in known else str(parameter["name"]).upper()
+
+
+def body_of(operation: Json) -> Json | None:
+    """The schema of what is sent as JSON."""
+    found: Json | None = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    return found
+
+
+def shape_name(schema: Json) -> str:
+    """Of a body, which may be one that can be left out."""
+    found = schema.get("$ref") or next((one["$ref"] for key in ("allOf", "anyOf") for one in schema.get(key, ())), "")
+    return str(found).rpartition("/")[2]
 
 
 def _shape(name: str, schema: Json) -> Iterator[str]:

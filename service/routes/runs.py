@@ -15,12 +15,13 @@ from service.files import last_lines
 from service.idempotency import Answer, once
 from service.problems import Problem
 from service.routes.common import IDEMPOTENT, PROBLEMS, Cursor, Id, OneTrial, ServiceOf, chosen_trial, existing_run
-from service.shapes import Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, WorkerList
+from service.shapes import Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, Why, WorkerList
 from service.states import RunState
 
 router = APIRouter(tags=["runs"], responses=PROBLEMS)
 
 NO_REASON = Cancel()
+NO_WHY = Why()
 
 Name = Annotated[str | None, Query(max_length=200)]
 
@@ -102,7 +103,7 @@ def cancel_run(
 
 
 @router.post("/runs/{run_id}/again", status_code=202, response_model=RunShape, openapi_extra=IDEMPOTENT)
-def run_again(service: ServiceOf, caller: CallerOf, request: Request, run_id: Id, body: Cancel = NO_REASON) -> Response:
+def run_again(service: ServiceOf, caller: CallerOf, request: Request, run_id: Id, body: Why = NO_WHY) -> Response:
     """Queue the same trials once more, with their seeds, by the code that is there now. The body may be left out."""
     with service.database.read() as session:
         run = existing_run(session, run_id)

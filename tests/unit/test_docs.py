@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
@@ -19,6 +20,16 @@ WRITTEN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 @pytest.mark.parametrize("name", ["rest.md", "cli.md", "scenario.md", "events.md"])
 def test_the_reference_is_that_of_the_code(name: str, reference: dict[str, str]) -> None:
     assert (generate.HERE / name).read_text() == reference[name], "write it anew: make docs"
+
+
+def test_bodies_to_copy_are_of_their_shapes() -> None:
+    document = generate.openapi()
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    shapes = {generate.shape_name(body) for operation in operations if (body := generate.body_of(operation))}
+    assert shapes == generate.BODIES.keys()
+    for name in shapes:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        jsonschema.Draft202012Validator(schema).validate(dict(generate.BODIES[name]))
 
 
 @pytest.fixture(scope="module")
