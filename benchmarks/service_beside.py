@@ -3,11 +3,13 @@
     python -m benchmarks.service_beside        12 pairs of blocks of 20 s: 50 streams of events, 200 reads a second
     python -m benchmarks.service_beside --pairs 2 --block-s 3 --streams 5 --rate 20 --trials 100      a quick look
 
-One trial trains all the time, under `phoenix serve` as anybody starts it, whose database holds 10,000 trials. Blocks of
-time with and without readers alternate (A B, B A, A B, ...), and the step times of neighbours are held against each
-other, so that whatever else the machine does hits both alike. A read is due at its instant, whether or not those before
-it have ended, and its time begins then. The readers are on the same machine: what they take from it is in the result,
-and told beside it. It fails (exit code 1) where the 99th percentile or the change of the step time is above its goal.
+One trial trains all the time, under `phoenix serve` as anybody starts it, whose database holds 10,000 trials. Blocks
+of time with and without readers alternate (A B, B A, A B, ...), and the step times of neighbours are held against each
+other, so that whatever else the machine does hits both alike. A read is due at its instant, whether or not those
+before it have ended, and its time begins then. The trial has a rank for every second core, as a training on
+accelerators leaves cores to others: where it takes them all, whatever readers take is the training's by arithmetic.
+The readers are on the same machine: what they take from it is in the result, and told beside it. It fails (exit code
+1) where the 99th percentile or the change of the step time is above its goal.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ GOAL_CHANGE: Final = 0.03
 EXIT_MISSED, EXIT_FAILED = 1, 2
 CONNECTIONS: Final = 64
 LEAST_STEPS: Final = 3
-WARM_UP_STEPS, DEADLINE_S = 10, 300.0
+WARM_UP_STEPS, WARM_UP_RATE, DEADLINE_S = 10, 20.0, 300.0
 NAME: Final = "service_beside"
 # What is read in turn; {run} and {trial} are those that train.
 READS: Final = (
@@ -103,6 +105,11 @@ class Watched:
     def last_step(self) -> int:
         return max(self._commits, default=-1)
 
+    def paths(self) -> list[tuple[str, str]]:
+        """What is read in turn, with the name of each."""
+        now = {"run": self.run, "trial": f"{self.run}-1", "offset": self.offset, "after": max(-1, self.last_step - 100)}
+        return [(path, path.format(**now)) for path in READS]
+
     def steps_between(self, first_ns: int, last_ns: int) -> tuple[float, ...]:
         """Seconds from each step to the next, both of them within these instants."""
         whole = sorted((step, max(at)) for step, at in self._commits.items() if len(at) == self.ranks)
@@ -146,7 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--settle-s", type=float, default=1.0, help="at the beginning of a block that do not count")
     parser.add_argument("--streams", type=int, default=50)
     parser.add_argument("--rate", type=float, default=200.0, help="reads a second")
-    parser.add_argument("--ranks", type=int, default=2, help="of the trial that trains")
+    half = max(1, len(os.sched_getaffinity(0)) // 2)
+    parser.add_argument("--ranks", type=int, default=half, help="of the trial that trains (else: half of the cores)")
     parser.add_argument("--workload", default="gpt")
     parser.add_argument("--trials", type=int, default=10_000, help="that the database holds")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -183,6 +191,8 @@ def measure(url: str, api: Api, options: argparse.Namespace) -> list[Block]:
     run = api.submit(scenario)
     wait_for_step(api, run, WARM_UP_STEPS)
     training = Watched(api=api, run=run, ranks=options.ranks)
+    training.look()
+    asyncio.run(read_at(url, training.paths(), rate=WARM_UP_RATE, for_s=len(READS) / WARM_UP_RATE, connections=1))
     pid = next(service["pid"] for service in api.get("/services")["items"] if service["alive"])
     blocks = []
     for pair in range(options.pairs):
@@ -213,9 +223,9 @@ async def block(url: str, training: Watched, pid: int, options: argparse.Namespa
     events: list[int] = []
     if readers:
         async with watched(url, f"/api/v1/runs/{training.run}/stream?after={training.offset}", options.streams) as seen:
-            now = {"run": training.run, "trial": f"{training.run}-1", "offset": training.offset}
-            paths = [(path, path.format(**now, after=max(-1, training.last_step - 100))) for path in READS]
-            reads = await read_at(url, paths, rate=options.rate, for_s=options.block_s, connections=CONNECTIONS)
+            reads = await read_at(
+                url, training.paths(), rate=options.rate, for_s=options.block_s, connections=CONNECTIONS
+            )
             events = list(seen)
     else:
         await asyncio.sleep(options.block_s)
