@@ -51,7 +51,7 @@ async def test_trials_of_a_run_come_one_after_another_with_seeds_of_their_own(ap
         assert (await api.get(f"/runs/{run['id']}"))["step"] == 0
         finish(Path(trial["directory"]), verdict)
         api.tick()
-    ended = await api.get(f"/runs/{run['id']}")
+    ended = await api.until_ended(run["id"])
     assert (ended["state"], ended["verdict"], ended["progress"]) == ("FINISHED", "FAIL", {"done": 3, "total": 3})
     for trial in ended["trials"]:
         steps = await api.get(f"/runs/{run['id']}/steps", trial=trial)
