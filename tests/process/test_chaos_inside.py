@@ -29,6 +29,7 @@ def trial(run_dir: Path, name: str, **changes: object) -> Result:
     return run_trial(TrialDirectory.create(run_dir / "trial", scenario))
 
 
+@pytest.mark.soak
 def test_who_does_not_come_to_a_collective_is_found_and_replaced(run_dir: Path) -> None:
     whole = load_scenario(SCENARIOS / "collective-hang.yaml")
     cluster = replace(whole.cluster, nodes=2)

@@ -28,7 +28,6 @@ TWINS = {"hsdp": (2, 3, 0, 1), **dict.fromkeys(("pipeline", "gpipe", "interleave
 """Those of them in which each rank has a twin: only the rest of a snapshot travels, and the twin is the holder."""
 QUICK = {
     ("fsdp", "backward"),
-    ("hsdp", "gradient_sync"),
     ("pipeline", "backward"),
 }
 LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "compiled", *OWN_STATE)

@@ -102,7 +102,9 @@ def its_worker(event: Event, watched: Watched) -> Sequence[int]:
 @pytest.mark.parametrize(
     ("blow", "flags"),
     [
-        pytest.param(lambda: Blow(2, in_training, ranks(1, 3)), ("--nnodes", "4"), id="two-ranks"),
+        pytest.param(
+            lambda: Blow(2, in_training, ranks(1, 3)), ("--nnodes", "4"), marks=pytest.mark.soak, id="two-ranks"
+        ),
         pytest.param(
             lambda: Blow(2, in_training, agent_of_rank(2)),
             ("--nnodes", "2", "--nproc-per-node", "2"),

@@ -38,7 +38,7 @@ def assert_same_run(finished: Finished, twin: Finished) -> None:
     ("rank", "phase"),
     [
         pytest.param(1, "forward", marks=pytest.mark.soak),
-        (2, "backward"),
+        pytest.param(2, "backward", marks=pytest.mark.soak),
         pytest.param(0, "gradient_sync", marks=pytest.mark.soak),
         (3, "optimizer"),
     ],
