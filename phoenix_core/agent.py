@@ -78,7 +78,7 @@ class AgentConfig:
 
 def process_state(pid: int) -> str:
     """The kernel's one-letter state (R, S, D, T, ...); empty where the process is gone."""
-    return _stat(pid)[0] if _stat(pid) else ""
+    return "".join(_stat(pid)[:1])
 
 
 def start_ticks(pid: int) -> int:

@@ -77,12 +77,13 @@ def agent_of_rank(number: int) -> Callable[[Event, Watched], Sequence[int]]:
 class Twice:
     """A second blow that waits for an event of the recovery from the first.
 
-    It spares rank 0: until that recovery is over nobody but itself has its state, since its holder was rank 1.
+    It spares ranks 0 and 2: until that recovery is over only 2 has the state of rank 1, and only 0 has its own, since
+    its holder was rank 1.
     """
 
     def __init__(self, kind: str, whom: Callable[[Event, Watched], Sequence[int]]) -> None:
         self.first = Blow(2, in_training, ranks(1))
-        self.second = Blow(0, lambda event: event.kind == kind and event.rank != 0, whom)
+        self.second = Blow(0, lambda event: event.kind == kind and event.rank in (1, 3), whom)
 
     @property
     def struck(self) -> bool:
