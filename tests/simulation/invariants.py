@@ -110,8 +110,9 @@ class Checks:
                     self.a_restore_uses_the_greatest_complete_step(decision)
                 case Spawn():
                     self.nothing_starts_on_a_lost_node(decision)
-                case Record(kind="collective_broken" | "restore_failed"):  # counts as a failure of who reports it
-                    self._counted(str(decision.fields["worker"]), int(str(decision.fields["rank"])))
+                case Record(kind="collective_broken" | "restore_failed"):
+                    if not self.cluster.coordinator.membership.watch.parted:  # else the network is to blame
+                        self._counted(str(decision.fields["worker"]), int(str(decision.fields["rank"])))
                 case Record(kind="node_quarantined"):
                     self.quarantined.add(str(decision.fields["node"]))
                 case Release():
