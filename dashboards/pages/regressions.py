@@ -85,6 +85,8 @@ class Suspect:
         state: str = self.triage["state"]
         if state == "resolved":
             return ("warn", "resolved, but as slow still: verify") if self.slower else ("pass", "fixed")
+        if state == "new" and not self.slower:
+            return "", "nothing to decide"
         return {"new": "fail", "acknowledged": "warn"}.get(state, ""), STATES[state]
 
 
