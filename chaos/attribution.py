@@ -52,7 +52,9 @@ def judge_blame(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
     if fault is None:
         # A process that ended by itself is rightly called so; but one that lived and was taken for stuck was not. Of
         # many that were cut off together each may be found by itself.
-        if any(_may_be_anybody(other.fault) for other in evidence.outcomes if other.fault is not None):
+        faults = [other.fault for other in evidence.outcomes if other.fault is not None]
+        began = outcome.recovery.started_ns if outcome.recovery is not None else 0
+        if any(_may_be_anybody(one) and one.at <= began for one in faults):
             return passed(_WELL)
         wrong = [text for worker, cause, text in blamed if cause != "exit" and not _is_hit(worker, evidence)]
         return failed(f"{wrong[0]} was blamed, and nothing had been injected there") if wrong else passed(_WELL)

@@ -26,8 +26,8 @@ def keeps_others_waiting(
     marks = {worker: progress for worker, (progress, _) in seen.items()}
     edges = waits_for(marks, ranks, finished)
     awaited = {other for others in edges.values() for other in others}
-    at_rest = {worker: marks[worker] for worker in seen if worker in awaited and not edges[worker]}
-    blamed = _hung(at_rest, seen) or out_of_step(marks)
+    suspects = {worker: marks[worker] for worker in seen if worker in awaited and not edges[worker]}
+    blamed = _hung(suspects, seen) or out_of_step(marks)
     pausing = [worker for worker in blamed if worker not in finished]
     if any(now - seen[worker][1] <= pace.patience_s(worker, seen[worker][0]) for worker in pausing):
         return []
@@ -38,8 +38,8 @@ def out_of_step(seen: Mapping[str, Progress]) -> list[str]:
     """Of those that wait at the same place of a group, who is there in another step or collective than most.
 
     They have left out a collective, or made one too many, and each waits for what the others do not send. Where there
-    is no majority it is those ahead: a step that they alone have executed was executed without the others. Nobody where
-    a connection broke: that explains it.
+    is no majority it is those ahead: a step that they alone have executed was executed without the others; within one
+    step nobody can tell, and the words decide. Nobody where a connection broke: that explains it.
     """
     if any(progress.broken for progress in seen.values()):
         return []

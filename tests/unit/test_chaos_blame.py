@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from chaos.attribution import CAUSES, attribution
+from chaos.attribution import CAUSES, attribution, judge_blame
 from chaos.data_once import data_once
 from chaos.evidence import PartRecord
 from chaos.kinds import FAULT_KINDS
+from chaos.recoveries import FaultOutcome
 from chaos.verdict import Verdict
+from phoenix_core.timeline import Failure
 from tests.records import Events, changed, disturbed, event, evidence, is_commit, kind, scenario, undisturbed, without
 
 
@@ -100,6 +102,21 @@ def test_a_partition_with_many_sides_may_blame_any_of_them() -> None:
         attribution(evidence(changed(blamed("w0", 0, "node_lost"), kind("fault_injected"), **alone))).verdict
         is Verdict.FAIL
     )
+
+
+def test_of_many_that_were_cut_off_together_each_may_be_found_by_itself() -> None:
+    for shape, later, verdict in (
+        ("halves", 1, Verdict.PASS),
+        ("halves", -1, Verdict.FAIL),
+        ("isolate", 1, Verdict.FAIL),
+    ):
+        part = {"kind": "network_partition", "params": {"shape": shape}}
+        record = evidence(changed(disturbed(), kind("fault_injected"), **part))
+        (outcome,) = record.outcomes
+        assert outcome.fault is not None and outcome.recovery is not None
+        lost = Failure(worker="w0", rank=0, cause="node_lost", detail="")
+        recovery = replace(outcome.recovery, failures=(lost,), started_ns=outcome.fault.at + later)
+        assert judge_blame(FaultOutcome(fault=None, recovery=recovery), record).verdict is verdict
 
 
 # --- data once ---
