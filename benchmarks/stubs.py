@@ -133,7 +133,8 @@ class StubJob:
                 round_, rank = divmod(index, self.ranks)
                 count = 10 * self._beaten
                 streams = {WORLD_GROUP: [count, count - 1]}
-                where = {"boundary": BOUNDARY + self._beaten + round_ + 1, "phase": "backward", "broken": False}
+                where = {"boundary": BOUNDARY + self._beaten + round_ + 1, "phase": "backward"}
+                where |= {"broken": False, "awaits": None}
                 beats[self.world[rank]] = {**where, "streams": streams, "doing": {WORLD_GROUP: "allreduce 6553600"}}
             self._say(self._home[self.world[begin % self.ranks]], {"op": "beats", "beats": beats})
             if pause_s:

@@ -58,9 +58,9 @@ def out_of_step(seen: Mapping[str, Progress]) -> list[str]:
 
 
 def all_wait(seen: Seen, finished: Collection[str]) -> bool:
-    """Everybody who has steps to do has begun a collective, or a message, that is not over."""
+    """Everybody who has steps to do has begun a collective, or a message, that is not over, or waits for a holder."""
     marks = [progress for worker, (progress, _) in seen.items() if worker not in finished]
-    return all(any(entered > completed for entered, completed in mark.streams.values()) for mark in marks)
+    return all(mark.awaits is not None or any(e > c for e, c in mark.streams.values()) for mark in marks)
 
 
 def _hung(awaited: Mapping[str, Progress], seen: Seen) -> list[str]:
@@ -87,7 +87,8 @@ def _at_work(progress: Progress) -> bool:
 def waits_for(
     seen: Mapping[str, Progress], ranks: Sequence[str], finished: Collection[str] = ()
 ) -> dict[str, set[str]]:
-    """For each worker those that have not entered the collective, or sent or taken the message, that it waits for.
+    """For each worker those that have not entered the collective, sent or taken the message, or given the word of a
+    holder, that it waits for.
 
     Those that have `finished` wait, in no collective, for those who have not and are in none either.
     """
@@ -99,6 +100,8 @@ def waits_for(
     # All who wait at the same place of a stream wait for the same workers: found once, not for each of them.
     late: dict[tuple[str, int], set[str]] = {}
     for worker, progress in seen.items():
+        if progress.awaits is not None:
+            edges[worker].add(ranks[progress.awaits])
         for stream, (entered, completed) in progress.streams.items():
             if entered > completed:
                 if (stream, entered) not in late:

@@ -52,6 +52,9 @@ class Gate:
         self._throttle, self._told = throttle, False
         self.recorded: Mapping[str, Any] = {}
         self._rank, self._generation = 0, 0
+        self._holder: int | None = None
+        self.awaits: int | None = None
+        """The rank whose word, as the holder, is waited for at this moment."""
         self._replicator = self._replicator_to(None, "")
         self._boundary = 0
         self._task = -1
@@ -60,11 +63,13 @@ class Gate:
         self._payload_boundary = -1
         self._recorded_then: Mapping[str, Any] = {}
 
-    def open(self, rank: int, generation: int, holder: tuple[str, int] | None, token: str) -> None:
-        """A new generation: this rank's states go to `holder` (None in a world of one)."""
-        self._rank, self._generation = rank, generation
+    def open(
+        self, rank: int, generation: int, holder: int | None, peers: Sequence[tuple[str, int]], token: str
+    ) -> None:
+        """A new generation: this rank's states go to the rank `holder` (None in a world of one), of `peers[holder]`."""
+        self._rank, self._generation, self._holder = rank, generation, holder
         self._replicator.close()
-        self._replicator = self._replicator_to(holder, token)
+        self._replicator = self._replicator_to(None if holder is None else peers[holder], token)
 
     def _replicator_to(self, holder: tuple[str, int] | None, token: str) -> Replicator:
         notify = self._inbox.notify
@@ -176,8 +181,12 @@ class Gate:
         replicator = self._replicator
         if replicator.acked < boundary:
             stalled_ns = self.stall_ns
-            with self._stalling():
-                self._inbox.wait(lambda: replicator.acked >= boundary or None, generation=self._generation)
+            self.awaits = self._holder
+            try:
+                with self._stalling():
+                    self._inbox.wait(lambda: replicator.acked >= boundary or None, generation=self._generation)
+            finally:
+                self.awaits = None
             self.waited_ns += self.stall_ns - stalled_ns
 
     @contextmanager

@@ -282,8 +282,8 @@ class Membership:
             self._plan = plan_restore(self._offers, len(self.ranks))
         except SnapshotUnavailable as error:
             if not self._on_disk.boundary:
-                hint = f"the last failure was of {self._last_failure}; --checkpoint-dir would have kept a copy on disk"
-                return self._end("failed", f"{error}; {hint}")
+                hint = f"the last failure was of {self._last_failure}, and no whole checkpoint is on disk"
+                return self._end("failed", f"{error}; {hint} (--checkpoint-dir keeps them)")
             self._plan = RestorePlan(boundary=self._on_disk.boundary, sources={}, disk=True)
         return [SendPlan(generation=self.generation, plan=self._plan)]
 

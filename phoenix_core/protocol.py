@@ -19,7 +19,7 @@ class Progress:
 
     See watermark.py for what a stream is and how it is named. `doing` says of each stream which collective the rank
     waits in, in words that are equal on all members. `broken`: one has ended with an error here, and the rank waits to
-    hear why.
+    hear why. `awaits`: the rank whose word, as its holder, it waits for.
     """
 
     boundary: int = 0
@@ -27,14 +27,21 @@ class Progress:
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     doing: Mapping[str, str] = field(default_factory=dict)
     broken: bool = False
+    awaits: int | None = None
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> Progress:
         streams, doing = data["streams"], data["doing"]
         assert isinstance(streams, Mapping) and isinstance(doing, Mapping)
         counts = {name: (int(entered), int(completed)) for name, (entered, completed) in streams.items()}
-        boundary, broken = int(str(data["boundary"])), bool(data["broken"])
-        return Progress(boundary=boundary, phase=str(data["phase"]), streams=counts, doing=doing, broken=broken)
+        return Progress(
+            boundary=int(str(data["boundary"])),
+            phase=str(data["phase"]),
+            streams=counts,
+            doing=doing,
+            broken=bool(data["broken"]),
+            awaits=None if data["awaits"] is None else int(str(data["awaits"])),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

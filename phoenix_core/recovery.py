@@ -211,7 +211,7 @@ class Rank:
     def _open_gate(self, call: Call) -> None:
         holder = self.gate.holder(self.rank, call.nodes)
         token = self.settings.token if self.settings else ""
-        self.gate.open(self.rank, call.generation, None if holder is None else call.peers[holder], token)
+        self.gate.open(self.rank, call.generation, holder, call.peers, token)
 
     # ---------------------------------------------------------------- recovery
 
@@ -377,7 +377,7 @@ class Rank:
 
     def _progress(self) -> dict[str, object]:
         where = {"boundary": self.boundary, "phase": self._phase, "broken": self.inbox.broken}
-        return {**where, **self.hub.watermark.told()}
+        return {**where, "awaits": self.gate.awaits, **self.hub.watermark.told()}
 
     def _part_written(self, written: Written) -> None:
         """Thread of the saver."""

@@ -71,7 +71,7 @@ class Replicator:
         while not self._closed.is_set():
             try:
                 if self._client is None:
-                    self._client = PeerClient(self._holder, self._token)
+                    self._client = PeerClient(self._holder, self._token, anew=True)
                 chunk = self._throttle.chunk
                 put = self._client.put
                 agreed = put(self._owner, boundary, payload, self._kept, sum_, self._pace, chunk, shared)

@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from typing import Final
+
+PATH_LIMIT_S: Final = 2.0
+"""How long a path may be dead before a connection over it is given up. It is not a limit of the answer's time."""
 
 _ours: set[str] = set()
 
@@ -28,6 +32,18 @@ def open_sockets() -> set[tuple[int, str]]:
 def keep_out(connection: socket.socket) -> None:
     """This socket is the runtime's own: `shut_down` must never touch it."""
     _ours.add(os.readlink(f"/proc/self/fd/{connection.fileno()}"))
+
+
+def give_up_on_a_dead_path(connection: socket.socket) -> None:
+    """Let the kernel end `connection` once the peer's kernel has confirmed nothing for PATH_LIMIT_S.
+
+    For a transfer that can be begun anew: where a link has been away TCP waits ever longer before it tries again,
+    while a new connection gets through as soon as the link is back. Who waits for an answer probes the path too.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * PATH_LIMIT_S))
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+        connection.setsockopt(socket.IPPROTO_TCP, option, 1)  # in seconds; the least that there is
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def shut_down(sockets: set[tuple[int, str]]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from phoenix_core.bandwidth import CHUNK
 from phoenix_core.errors import PeerLost, SnapshotUnavailable
 from phoenix_core.kept import KEPT_BOUNDARIES, KeptStates, Payload, checksum
-from phoenix_core.sockets import keep_out
+from phoenix_core.sockets import PATH_LIMIT_S, give_up_on_a_dead_path, keep_out
 from phoenix_core.wire import decode, encode
 
 TIMEOUT_S: Final = 30.0
@@ -82,6 +82,7 @@ class PeerServer:
         try:
             match request["op"]:
                 case "put":
+                    give_up_on_a_dead_path(connection)  # lest the holder's word be what is sent again too late
                     agrees = self._receive(request, reader, connection)
                     connection.sendall(encode({"ok": True, "agrees": agrees}))
                 case "small":
@@ -151,13 +152,19 @@ class PeerServer:
 class PeerClient:
     """One connection to a peer's server. Not for use by two threads at once."""
 
-    def __init__(self, address: tuple[str, int], token: str) -> None:
-        """Raises PeerLost where nobody answers there."""
+    def __init__(self, address: tuple[str, int], token: str, *, anew: bool = False) -> None:
+        """Raises PeerLost where nobody answers there.
+
+        `anew`: its user begins a transfer anew if it breaks, so that it may break as soon as the path is dead.
+        """
         try:
-            self._socket = socket.create_connection(address, timeout=TIMEOUT_S)
+            self._socket = socket.create_connection(address, timeout=PATH_LIMIT_S if anew else TIMEOUT_S)
         except OSError as error:
             raise PeerLost(f"no peer answers at {address[0]}:{address[1]}: {error}") from error
         keep_out(self._socket)
+        if anew:
+            give_up_on_a_dead_path(self._socket)
+            self._socket.settimeout(TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = self._socket.makefile("rb")
         self._hello = encode({"token": token})

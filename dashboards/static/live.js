@@ -5,7 +5,7 @@
 // its script still shows the truth of the moment at which it was loaded.
 
 import { drawCharts } from "./charts.js";
-import { all, say } from "./dom.js";
+import { all, find, say } from "./dom.js";
 import { prepareForms } from "./forms.js";
 
 const REFRESH_MS = 1000; // at most this often, however fast events come
@@ -43,6 +43,7 @@ function swap(fresh) {
   for (const part of all("[data-live]")) {
     const update = fresh.getElementById(part.id);
     if (!update) continue;
+    keepWhatIsOurs(part, update);
     const mode = part.dataset.live;
     if (mode === "text") {
       // The element stays, so that a screen reader hears the change, and only a change.
@@ -54,6 +55,13 @@ function swap(fresh) {
   drawCharts();
   // The stream of a run that has ended says nothing more; closing it frees one of the browser's few connections.
   if (!fresh.body.dataset.stream) disconnect();
+}
+
+/** What a form here has answered is not the server's to take back: it stays through an update. */
+function keepWhatIsOurs(part, update) {
+  for (const place of all(".answer[id]", part)) {
+    find(`#${CSS.escape(place.id)}`, update)?.replaceChildren(...[...place.childNodes].map((node) => node.cloneNode(true)));
+  }
 }
 
 function sameMarkup(part, update) {
@@ -68,16 +76,22 @@ function sameMarkup(part, update) {
 function replace(part, update) {
   const open = all("details[open]", part).map((element) => element.id);
   const focused = part.contains(document.activeElement) ? focusPath(part, document.activeElement) : null;
+  const typed = all("input[id], textarea[id]", part).filter((field) => field.value !== field.defaultValue);
   const scrolls = all(".scroll", part).map((element) => [element.scrollLeft, element.scrollTop]);
   part.replaceChildren(...update.childNodes);
   if (update.dataset.key !== undefined) part.dataset.key = update.dataset.key;
   open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
+  for (const { id, value } of typed) {
+    const field = document.getElementById(id);
+    if (field && field.type !== "hidden") field.value = value;
+  }
   all(".scroll", part).forEach((element, i) => { if (scrolls[i]) [element.scrollLeft, element.scrollTop] = scrolls[i]; });
-  if (focused !== null) all("a, summary, button, [tabindex]", part)[focused]?.focus({ preventScroll: true });
+  if (focused !== null) all(FOCUSED, part)[focused]?.focus({ preventScroll: true });
   prepareForms(part);
 }
 
-const focusPath = (part, element) => Math.max(0, all("a, summary, button, [tabindex]", part).indexOf(element));
+const FOCUSED = "a, summary, button, input, textarea, select, [tabindex]";
+const focusPath = (part, element) => Math.max(0, all(FOCUSED, part).indexOf(element));
 
 // --- the event stream of a run -----------------------------------------------------------------------------------
 

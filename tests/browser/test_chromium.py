@@ -273,9 +273,17 @@ def test_a_halt_is_released_with_a_reason(watched: Watched, site: Site) -> None:
     site.api.lists["halts"] = [fake_service.halt()]
     page = watched.open("/faults")
     page.get_by_label("Reason for the release").fill("it is replaced")
+    update = "document.dispatchEvent(new Event('changed'))"
+    site.api.lists["halts"] = [fake_service.halt(by="grace")]
+    page.evaluate(update)
+    expect(page.locator("#halts")).to_contain_text("by grace")
     page.get_by_role("button", name="Release the halt").click()
     expect(page.locator("#release-answer")).to_contain_text("Released")
     assert site.api.posted[0][0] == "/api/v1/halts/h1/release"
+    site.api.lists["halts"] = [fake_service.halt(active=False)]
+    page.evaluate(update)
+    expect(page.get_by_label("Reason for the release")).to_have_count(0)
+    expect(page.locator("#release-answer")).to_contain_text("Released")
 
 
 @once

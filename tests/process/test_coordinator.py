@@ -15,6 +15,7 @@ from tests.process.job import Finished, Watched, run
 
 STEPS = 40
 AT = 10
+EVERY = 5
 FLAGS = ("--nnodes", "2", "--spares", "2")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]  # two jobs, each with a deadline of its own
 When = Callable[[Event], bool]
@@ -118,12 +119,24 @@ def test_a_recovery_that_nobody_leads_any_more_begins_anew(run_dir: Path, twin: 
     assert finished.recoveries[-1].complete
 
 
+class WithACheckpoint:
+    """Says so once both ranks have written a second checkpoint: the first one is whole then, and known to be."""
+
+    def __init__(self) -> None:
+        self.written: set[int | None] = set()
+
+    def __call__(self, event: Event) -> bool:
+        if event.kind == "checkpoint_written" and event.step is not None and event.step >= 2 * EVERY:
+            self.written.add(event.rank)
+        return len(self.written) == 2
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "killer",
     [
         pytest.param(lambda: Killer(in_training, 1, spares=2), id="a-rank-while-nobody-leads"),
-        pytest.param(lambda: Killer(in_training, 0, 1, spares=2), id="and-the-disk-is-the-last-resort"),
+        pytest.param(lambda: Killer(WithACheckpoint(), 0, 1, spares=2), id="and-the-disk-is-the-last-resort"),
         pytest.param(BeforeARank, id="a-rank-just-after"),
     ],
 )
@@ -131,7 +144,7 @@ def test_a_rank_that_fails_then_is_replaced(
     run_dir: Path, tmp_path: Path, twin: Finished, killer: Callable[[], Killer | BeforeARank]
 ) -> None:
     struck = killer()
-    flags = (*FLAGS, "--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "5")
+    flags = (*FLAGS, "--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", str(EVERY))
     finished = run(run_dir, "--steps", str(STEPS), flags=flags, on_event=struck)
     assert struck.struck_ns
     equal(finished, twin)

@@ -27,10 +27,11 @@ class Gate:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.own = KeptStates()
+        self.holder: int | None = None
         self.replicator: Replicator | None = None
 
     def open(self, call: Call) -> None:
-        holder = holder_of(self.worker.rank, call.nodes)
+        self.holder = holder = holder_of(self.worker.rank, call.nodes)
         self.replicator = Replicator(self.worker, None if holder is None else str(call.peers[holder][0]), self.kept)
 
     def keep(self, boundary: int, payload: bytes) -> None:
@@ -42,7 +43,11 @@ class Gate:
         replicator = self.replicator
         assert replicator is not None
         if replicator.acked < boundary:
-            yield from self.worker.wait(lambda: replicator.acked >= boundary or None, self.worker.generation)
+            self.worker.awaits = self.holder
+            try:
+                yield from self.worker.wait(lambda: replicator.acked >= boundary or None, self.worker.generation)
+            finally:
+                self.worker.awaits = None
 
     def begin_loop(self) -> Thread[None]:
         self.keep(0, packed(self.worker.small))

@@ -33,6 +33,7 @@ class Process(ABC):
         """Whether the training thread hangs from its next own work on, and whether it does."""
         self.generation, self.boundary = 0, 0
         self.phase, self.entered, self.completed = "", 0, 0
+        self.awaits: int | None = None
         self.clients: list[Callable[[], None]] = []
         """To be told when this process dies."""
         self._beating = False
@@ -121,8 +122,7 @@ class Process(ABC):
         if not self.leaving:
             over = self.entered if self.inbox.broken else self.completed  # one that ended with an error is over
             progress = {"phase": self.phase, "streams": {"world": (self.entered, over)}, "broken": self.inbox.broken}
-            progress["doing"] = {}
-            self.send("progress", boundary=self.boundary, **progress)
+            self.send("progress", boundary=self.boundary, doing={}, awaits=self.awaits, **progress)
 
     def wait(self, ready: Callable[[], T | None], generation: int | None, limit_s: float | None = None) -> Thread[T]:
         """Inbox.wait, in virtual time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phoenix_core.detection import keeps_others_waiting, waits_for
+from phoenix_core.detection import all_wait, keeps_others_waiting, waits_for
 from phoenix_core.pace import Pace
 from phoenix_core.protocol import Progress
 from phoenix_core.settings import Detection
@@ -51,6 +51,15 @@ def test_a_message_that_was_never_sent() -> None:
 
 def test_a_message_that_is_on_its_way_blames_nobody() -> None:
     assert blamed(at({"0>1": (4, 4)}), at({"0>1": (4, 3)}), at({}), at({})) == []
+
+
+def test_who_waits_for_the_word_of_its_holder_is_not_to_blame_nor_is_a_holder_that_waits_for_it() -> None:
+    """Its connection to the holder does not get through, while that of everybody to everybody else does."""
+    waiting, owner = at({"all": (9, 8)}), replace(at({"all": (8, 8)}), awaits=1)
+    assert blamed(owner, waiting, waiting, waiting) == []
+    seen = {worker: (mark, 0.0) for worker, mark in zip(RANKS, (owner, waiting, waiting, waiting), strict=True)}
+    assert all_wait(seen, ())
+    assert blamed(owner, at({"all": (8, 8)}), waiting, waiting) == ["w1"], "a holder that waits for nobody"
 
 
 def test_ranks_that_wait_for_each_other_are_no_single_ranks_fault() -> None:

@@ -45,7 +45,9 @@ class Side:
 
     def open(self, other: Side) -> None:
         assert self.gate.holder(self.rank, NODES) == other.rank
-        self.gate.open(self.rank, 1, other.exchange.address, "token")
+        peers = [self.exchange.address, self.exchange.address]
+        peers[other.rank] = other.exchange.address
+        self.gate.open(self.rank, 1, other.rank, peers, "token")
 
     def step(self, by: float = 1.0) -> None:
         """The same on both sides, but for `by`."""

@@ -48,7 +48,7 @@ def failed(decisions: Sequence[Decision]) -> list[tuple[object, object]]:
 
 
 def at_work(worker: str, **changes: Any) -> Account:
-    progress = {"boundary": 5, "phase": "", "streams": {}, "doing": {}, "broken": False}
+    progress = {"boundary": 5, "phase": "", "streams": {}, "doing": {}, "broken": False, "awaits": None}
     known = Account(worker=worker, address=(worker, 1), called=1, told=1, announced=1, resumed=1, restored=1)
     return replace(known, **{"progress": progress, **changes})
 
@@ -303,7 +303,7 @@ def test_a_witness_keeps_what_was_ordered_and_said() -> None:
     assert witness.local_ranks() == {"w0": 0}
     witness.said("w0", {"op": "restored", "generation": 1})
     witness.ordered({"op": "resume", "to": ["w0"], "generation": 1})
-    where = {"boundary": 3, "phase": "forward", "broken": False}
+    where = {"boundary": 3, "phase": "forward", "broken": False, "awaits": None}
     progress = {**where, "streams": {"a": [2, 1]}, "doing": {"a": "barrier"}}
     witness.said("w0", {"op": "progress", **progress})
     witness.ordered({"op": "world", "to": ["w0"], "changes": {"generation": 2}})

@@ -112,6 +112,15 @@ def test_nobody_there_is_a_lost_peer() -> None:
         PeerClient(address, "token")
 
 
+def test_a_transfer_whose_bytes_nobody_takes_breaks_off_once_it_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "PATH_LIMIT_S", 0.2)
+    with socket.create_server((LOOPBACK, 0)) as deaf:
+        client = PeerClient(deaf.getsockname(), "token", anew=True)
+        with pytest.raises(PeerLost, match="Errno 110"):
+            client.put(0, 1, bytes(64 << 20))
+        client.close()
+
+
 def test_only_connected_foreign_sockets_are_shut_down() -> None:
     before = sockets.open_sockets()
     listener = socket.create_server((LOOPBACK, 0))
