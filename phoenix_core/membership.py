@@ -175,7 +175,7 @@ class Membership:
     def _device_failed(self, event: DeviceFailed | GpuFailed, now: float) -> list[Decision]:
         failed, fenced = self._quarantine.struck(event, self.members, self._rank_of)
         decisions = self._failed(failed, "device_error", event.error, now, **event.facts())
-        return [*decisions, *fenced, *([] if failed else self._fill_vacancies(now))]
+        return [*decisions, *fenced, *(self._fill_vacancies(now) if fenced and not failed else [])]
 
     def _failed(self, workers: Sequence[str], cause: str, detail: str, now: float, **facts: object) -> list[Decision]:
         """Take `workers` out: fence them, fill their ranks, make up for them later."""

@@ -531,6 +531,12 @@ def test_an_error_of_a_device_is_the_failure_of_its_rank() -> None:
     assert [spawned.node for spawned in only(drive.step(8), Spawn)] == ["n2"]
 
 
+def test_what_a_fenced_worker_says_of_its_device_repeats_no_decision() -> None:
+    drive = Drive(spares=0).run()
+    assert only(drive.tell(device_failed("w2", Action.RESPAWN)), Alert)
+    assert not drive.tell(device_failed("w2", Action.RESPAWN))
+
+
 @pytest.mark.parametrize("action", [Action.QUARANTINE_GPU, Action.QUARANTINE_NODE])
 def test_a_node_whose_gpu_cannot_be_used_gets_no_worker_any_more(action: Action) -> None:
     drive = Drive().run()
