@@ -7,7 +7,8 @@ earliest phase that was still open, so the phases always add up to the recovery 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -97,16 +98,67 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
 
 
 class _Told:
-    """Events by kind, each kind ordered in time: a long job has many of one kind and many recoveries."""
+    """Events by what is asked of them, in order of time: a long job has many events and many recoveries, and the time
+    for each must not grow with the job."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._by_kind: dict[str, list[Event]] = {}
+        self._instants: dict[str | None, list[int]] = {}
+        self._commits: dict[tuple[int, int], list[Event]] = {}
+        self._boundaries: dict[int, tuple[list[int], list[int]]] = {}
+        self._begun: dict[tuple[int, str | None], tuple[list[int], list[int]]] = {}
         for event in sorted(events, key=_at):
             self._by_kind.setdefault(event.kind, []).append(event)
+            self._instants.setdefault(event.worker, []).append(event.at)
+            if event.step is None or event.generation is None:
+                continue
+            if event.kind == "step_committed":
+                self._commits.setdefault((event.generation, event.step), []).append(event)
+                if event.rank is not None:
+                    _climb(self._boundaries.setdefault(event.rank, ([], [])), event.at, event.step + 1)
+            elif event.kind == "phase_entered" and event.data.get("phase") == "forward":
+                _climb(self._begun.setdefault((event.generation, event.worker), ([], [])), event.at, event.step)
 
     def of(self, *kinds: str) -> Iterator[Event]:
-        """One kind after the other; of all kinds where none is named."""
-        return chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds or tuple(self._by_kind))
+        """One kind after the other."""
+        return chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds)
+
+    def commits(self, generation: int, step: int) -> list[Event]:
+        """The `step_committed` of that step."""
+        return self._commits.get((generation, step), [])
+
+    def last_sign(self, worker: str | None, before: int) -> int | None:
+        """When this worker last said anything before that instant."""
+        instants = self._instants.get(worker, [])
+        found = bisect_left(instants, before)
+        return instants[found - 1] if found else None
+
+    def committed_by_all(self, before: int, size: int) -> int:
+        """How many steps every one of `size` ranks had committed by then."""
+        highest = [_height(heights, before) for heights in self._boundaries.values()]
+        return min((height or 0 for height in highest), default=0) if len(highest) == size else 0
+
+    def begun(self, before: int, generation: int, without: Collection[str | None]) -> int:
+        """The greatest step that a worker had begun by then in an earlier generation; -1 for none."""
+        heights = (
+            _height(heights, before)
+            for (earlier, worker), heights in self._begun.items()
+            if earlier < generation and worker not in without
+        )
+        return max((height for height in heights if height is not None), default=-1)
+
+
+def _climb(heights: tuple[list[int], list[int]], at: int, height: int) -> None:
+    """Add an instant to (instants, greatest value so far)."""
+    instants, greatest = heights
+    instants.append(at)
+    greatest.append(max(height, greatest[-1]) if greatest else height)
+
+
+def _height(heights: tuple[list[int], list[int]], before: int) -> int | None:
+    """The greatest value that came before that instant."""
+    found = bisect_left(heights[0], before)
+    return heights[1][found - 1] if found else None
 
 
 def _at(event: Event) -> int:
@@ -194,9 +246,8 @@ def _failure(event: Event) -> Failure:
 
 def _sign_of_life(told: _Told, detected: Event) -> int:
     """In production nobody injects: the clock starts at the last thing the failed worker reported."""
-    own = [event.at for event in told.of() if event.worker == detected.worker and event.at <= detected.at]
-    reported = [at for at in own if at < detected.at]
-    return max(reported, default=detected.at)
+    sign = told.last_sign(detected.worker, detected.at)
+    return detected.at if sign is None else sign
 
 
 def _first(told: _Told, kind: str, generation: int) -> Event | None:
@@ -214,8 +265,7 @@ def _recomputed(told: _Told, generation: int, resumed: Event | None, started: in
         return None
     ranks = world.data.get("ranks")
     assert isinstance(ranks, list)
-    new = max(resumed.step, _committed_before(told, started, len(ranks)))
-    committed = [event for event in told.of("step_committed") if event.generation == generation and event.step == new]
+    committed = told.commits(generation, max(resumed.step, told.committed_by_all(started, len(ranks))))
     if {event.rank for event in committed} != set(range(len(ranks))):
         # Nothing is left to compute where the step that was restored was the job's last.
         ended = any(event.data.get("outcome") == "completed" for event in told.of("job_finished"))
@@ -223,28 +273,9 @@ def _recomputed(told: _Told, generation: int, resumed: Event | None, started: in
     return max(event.at for event in committed)
 
 
-def _committed_before(told: _Told, instant: int, size: int) -> int:
-    """How many steps every rank had committed by then."""
-    highest: dict[int, int] = {}
-    for event in told.of("step_committed"):
-        if event.at < instant and event.rank is not None and event.step is not None:
-            highest[event.rank] = max(event.step + 1, highest.get(event.rank, 0))
-    return min(highest.values()) if len(highest) == size else 0
-
-
 def _lost_steps(told: _Told, generation: int, detected: Sequence[Event], resumed: Event | None) -> int:
     """Steps that a survivor had begun before it quiesced and begins again in the new generation."""
     if resumed is None or resumed.step is None:
         return 0
     failed = {event.worker for event in detected if event.kind != "restore_failed"}
-    begun = [
-        event.step
-        for event in told.of("phase_entered")
-        if event.data.get("phase") == "forward"
-        and event.step is not None
-        and event.generation is not None
-        and event.generation < generation
-        and event.at < resumed.at
-        and event.worker not in failed
-    ]
-    return max(0, max(begun, default=-1) + 1 - resumed.step)
+    return max(0, told.begun(resumed.at, generation, failed) + 1 - resumed.step)
