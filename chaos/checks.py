@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -48,8 +49,9 @@ def fired(evidence: Evidence) -> CheckResult:
             fault, kind = receipt.data.get("fault"), receipt.data.get("kind")
             claim = f"the receipt says {kind} of {receipt.worker}"
             return failed(f"{fault}: {claim}, but it reported {sign.kind} {late_s:.1f} s later")
-    if stays := _not_healed(evidence.run.events):
-        return failed(stays)
+    for contradiction in (_not_healed(evidence.run.events), _not_damaged(evidence.run.events)):
+        if contradiction:
+            return failed(contradiction)
     for planned in evidence.asked:
         if planned.id in receipts:
             continue
@@ -58,6 +60,8 @@ def fired(evidence: Evidence) -> CheckResult:
         return unknown(f"{planned.id} was missed: {missed[planned.id].data.get('reason', 'no reason recorded')}")
     if not receipts:
         return passed("no fault was asked for")
+    if idle := _without_effect(evidence.run.events):
+        return unknown(idle)
     for receipt in receipts.values():
         if late := _other_phase(receipt, evidence.run.events):
             return unknown(late)
@@ -89,6 +93,44 @@ def _not_healed(events: Sequence[Event]) -> str:
     for event in events:
         if event.kind == "fault_reverted" and _scope(event) is Scope.NETWORK and event.data.get("alive") is not True:
             return f"{event.data.get('fault')}: taken back, but not seen to be healed: {event.data.get('proof')}"
+    return ""
+
+
+def _not_damaged(events: Sequence[Event]) -> str:
+    """A checkpoint that a receipt calls damaged, or gone, and from which the job went on all the same."""
+    from_disk = {e.generation for e in events if e.kind == "state_restored" and e.data.get("source") == "disk"}
+    resumed = [e for e in events if e.kind == "generation_resumed" and e.generation in from_disk]
+    for receipt in (e for e in events if e.kind == "fault_injected"):
+        boundary = _boundary_of(receipt)
+        again = min((e.at for e in events if e.at > receipt.at and _is_whole_again(e, receipt, boundary)), default=None)
+        for event in resumed:
+            if event.step == boundary and receipt.at < event.at and (again is None or event.at < again):
+                claim = f"the receipt says {receipt.data.get('kind')} of the checkpoint of step {boundary}"
+                late_s = (event.at - receipt.at) / 1e9
+                return f"{receipt.data.get('fault')}: {claim}, but the job went on from it {late_s:.1f} s later"
+    return ""
+
+
+def _is_whole_again(event: Event, receipt: Event, boundary: int | None) -> bool:
+    """The job came to that step once more, and writes a checkpoint of it anew; or what was moved is back."""
+    if event.kind == "fault_reverted":
+        return event.data.get("fault") == receipt.data.get("fault")
+    return event.kind == "step_committed" and boundary is not None and event.step == boundary - 1
+
+
+def _boundary_of(receipt: Event) -> int | None:
+    """The step whose checkpoint the fault hit, by the number in its name; None for all other faults."""
+    proof = receipt.data.get("proof")
+    number = re.search(r"\d+", str(proof.get("checkpoint", ""))) if isinstance(proof, Mapping) else None
+    return None if number is None else int(number[0])
+
+
+def _without_effect(events: Sequence[Event]) -> str:
+    """A slow disk that nobody used while it was slow."""
+    for event in events:
+        proof = event.data.get("proof")
+        if event.kind == "fault_reverted" and isinstance(proof, Mapping) and proof.get("operations") == 0:
+            return f"{event.data.get('fault')}: no file was touched while {event.data.get('kind')} lasted"
     return ""
 
 

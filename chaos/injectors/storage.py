@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -73,14 +74,17 @@ class MovedCheckpoint:
             aside = root / f"{ASIDE}-{newest.name}"
             at = time.monotonic_ns()
             newest.rename(aside)
-        return _Stored(self.kind, fault, worker, at, {"checkpoint": newest.name}, lambda: _move_back(aside, newest))
+        proof = {"checkpoint": newest.name, "moved_to": aside.name}
+        return _Stored(self.kind, fault, worker, at, proof, lambda: _move_back(aside, newest))
 
 
 def _move_back(aside: Path, home: Path) -> bool:
-    """The job may have written the same one again, or have ended with its disk: then there is nothing to put back."""
+    """The job may have ended with its disk; or it has written the same one again, which then is the one that stays."""
     try:
         aside.rename(home)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            shutil.rmtree(aside, ignore_errors=True)
         return False
     return True
 
@@ -204,30 +208,35 @@ def _written(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-def _largest(files: list[Path]) -> Path:
-    return max(files, key=lambda path: (path.stat().st_size, path))
+def _largest(files: list[Path]) -> tuple[Path, int]:
+    """With its size. Raises TargetGone where all are empty: such a one cannot be damaged."""
+    size, path = max((path.stat().st_size, path) for path in files)
+    if not size:
+        raise TargetGone(f"{path}: this file and all others of the checkpoint are empty")
+    return path, size
 
 
 def _truncate(checkpoint: Path, rank: int | None, _draw: random.Random) -> Json:
-    path = _largest(_files_of(checkpoint, rank))
-    size = path.stat().st_size
+    path, size = _largest(_files_of(checkpoint, rank))
     os.truncate(path, size // 2)
-    return {"file": path.name, "bytes": size, "bytes_left": size // 2}
+    return {"file": path.name, "bytes": size, "bytes_left": path.stat().st_size}
 
 
 def _corrupt(checkpoint: Path, rank: int | None, draw: random.Random) -> Json:
-    path = _largest(_files_of(checkpoint, rank))
-    place, bit = draw.randrange(path.stat().st_size), draw.randrange(8)
+    path, size = _largest(_files_of(checkpoint, rank))
+    place, bit = draw.randrange(size), draw.randrange(8)
     with path.open("r+b") as file:
         file.seek(place)
         before = file.read(1)[0]
         file.seek(place)
         file.write(bytes([before ^ (1 << bit)]))
-    return {"file": path.name, "byte": place, "bit": bit}
+        file.seek(place)
+        after = file.read(1)[0]
+    return {"file": path.name, "byte": place, "bit": bit, "before": before, "after": after}
 
 
 def _make_partial(checkpoint: Path, _rank: int | None, _draw: random.Random) -> Json:
     """Whoever writes the last file makes the checkpoint whole, for all ranks."""
     path = max(_files(checkpoint), key=lambda path: (_written(path), path))
     path.unlink()
-    return {"file": path.name, "removed": True}
+    return {"file": path.name, "removed": not path.exists()}

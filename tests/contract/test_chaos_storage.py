@@ -85,6 +85,16 @@ def test_a_checkpoint_that_was_written_again_stays(tmp_path: Path) -> None:
     checkpoint(tmp_path, 2, at=3)
     assert not active.revert().alive
     assert (tmp_path / "step-2" / ".metadata").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"], "and nothing of the fault does"
+
+
+@pytest.mark.parametrize("kind", ["checkpoint_truncate", "checkpoint_corrupt"])
+def test_what_is_empty_cannot_be_damaged(tmp_path: Path, kind: str) -> None:
+    for path in checkpoint(tmp_path, 1, at=1).rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with pytest.raises(TargetGone, match="all others of the checkpoint are empty"):
+        hit(kind, tmp_path)
 
 
 def test_without_a_checkpoint_there_is_nothing_to_hit(tmp_path: Path) -> None:

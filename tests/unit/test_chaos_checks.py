@@ -69,6 +69,43 @@ def test_a_fault_that_came_too_late_is_missed_and_a_refused_request_is_none() ->
     assert (result.verdict, "late was missed: the run was over" in result.detail) == (Verdict.UNKNOWN, True)
 
 
+def went_on_from_disk(*between: Event, kind: str = "checkpoint_truncate") -> Events:
+    """The checkpoint of step 2 is hit in step 2, and all is lost at once: the job goes on from the disk."""
+    receipt = {"fault": "f", "kind": kind, "trigger": {"at_step": 2}, "proof": {"checkpoint": "step-00000002"}}
+    events = without(disturbed(), lambda one: one.kind in ("fault_injected", "generation_resumed"))
+    return [
+        *(one for one in events if one.at < 44 * MS),
+        event("fault_injected", 31, worker="w1", rank=1, **receipt),
+        *between,
+        event("state_restored", 45, worker="w2", rank=1, generation=1, boundary=2, source="disk"),
+        event("generation_resumed", 46, generation=1, step=2),
+    ]
+
+
+@pytest.mark.parametrize("hit", ["truncate", "corrupt", "partial", "move"])
+def test_a_checkpoint_that_serves_was_not_damaged(hit: str) -> None:
+    result = checks.fired(evidence(went_on_from_disk(kind=f"checkpoint_{hit}")))
+    assert result.verdict is Verdict.FAIL
+    claim = f"f: the receipt says checkpoint_{hit} of the checkpoint of step 2"
+    assert result.detail == f"{claim}, but the job went on from it 0.0 s later"
+
+
+def test_a_checkpoint_that_is_whole_again_may_serve() -> None:
+    again = step_of("w0", 0, 1, 1, 36)
+    assert checks.fired(evidence(went_on_from_disk(*again))).verdict is Verdict.PASS
+    back = event("fault_reverted", 40, worker="w1", fault="f", kind="checkpoint_move", alive=True)
+    assert checks.fired(evidence(went_on_from_disk(back, kind="checkpoint_move"))).verdict is Verdict.PASS
+    other = changed(went_on_from_disk(), kind("fault_injected"), proof={"checkpoint": "step-00000004"})
+    assert checks.fired(evidence(other)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("operations", "verdict"), [(0, Verdict.UNKNOWN), (3, Verdict.PASS)])
+def test_a_slow_disk_that_nobody_used_proves_nothing(operations: int, verdict: Verdict) -> None:
+    slow = changed(disturbed(), kind("fault_injected"), kind="disk_slow")
+    over = event("fault_reverted", 90, worker="w1", fault="f", kind="disk_slow", proof={"operations": operations})
+    assert checks.fired(evidence([*slow, over])).verdict is verdict
+
+
 @pytest.mark.parametrize(
     ("meant", "at_ms", "said"),
     [
