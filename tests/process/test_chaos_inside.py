@@ -20,7 +20,7 @@ SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 HEALED = (
     "exception", "crashes", "hangs", "straggler", "collective-hang", "collective-skip",
     "preempt", "lose-a-node", "lose-the-coordinator", "out-of-memory", "throttle",
-    "disk-full", "corrupt-checkpoint", "snapshot-bitflip",
+    "disk-full", "disk-slow", "snapshot-bitflip",
 )  # fmt: skip
 
 
@@ -55,6 +55,15 @@ def test_a_checkpoint_that_was_cut_short_is_not_taken_for_the_latest(run_dir: Pa
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("damage", ["corrupt", "truncate", "move"])
+def test_a_job_that_lost_all_goes_on_from_the_last_checkpoint_that_is_whole(run_dir: Path, damage: str) -> None:
+    result = trial(run_dir, f"{damage}-checkpoint")
+    assert result.verdict is Verdict.PASS, result.to_json()
+    assert result.recoveries[-1].resume_step == 40
+    assert [path.name for path in run_dir.rglob("moved-by-chaos*")] == []
+
+
+@pytest.mark.soak
 def test_a_rank_whose_collective_ends_with_an_error_is_not_replaced(run_dir: Path) -> None:
     """The others wait for it for longer than a hang may last; nobody has failed, so the same ranks meet anew."""
     result = trial(run_dir, "collective-fail")
@@ -67,10 +76,12 @@ def test_a_rank_whose_collective_ends_with_an_error_is_not_replaced(run_dir: Pat
 
 
 @pytest.mark.soak
-def test_a_flipped_bit_that_nobody_notices_does_not_pass_for_a_good_run(run_dir: Path) -> None:
-    result = trial(run_dir, "gradient-bitflip")
+@pytest.mark.parametrize("name", ["gradient-bitflip", "parameter-bitflip", "gradient-nan"])
+def test_a_wrong_number_that_nobody_notices_does_not_pass_for_a_good_run(run_dir: Path, name: str) -> None:
+    result = trial(run_dir, name)
     assert result.checks["fired"].verdict is Verdict.PASS
-    assert result.verdict is Verdict.FAIL and result.checks["agreement"].verdict is Verdict.FAIL
+    assert result.verdict is Verdict.FAIL and result.checks["twin"].verdict is Verdict.FAIL
+    assert name == "gradient-nan" or result.checks["agreement"].verdict is Verdict.FAIL
 
 
 @pytest.mark.soak
