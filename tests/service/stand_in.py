@@ -1,10 +1,13 @@
-"""`phoenix serve` with trials that take a moment, need no runtime and say how often they were started.
+"""`phoenix serve` with trials that take a moment, need no torch and say how often they were started.
+
+Those with a fault are real ones, over a runtime that pretends to train; all others only write events.
 
 python -m tests.service.stand_in DIRECTORY [DATABASE_URL]
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +20,8 @@ import json, os, pathlib, sys, time
 directory = pathlib.Path(sys.argv[1])
 with (directory / "starts").open("a") as file:
     file.write("x")
+if json.loads((directory / "spec.json").read_text())["scenario"]["faults"]:
+    os.execv(sys.executable, [sys.executable, "-m", "chaos.trial", "run", str(directory)])
 events = directory / "run" / "events"
 events.mkdir(parents=True, exist_ok=True)
 with (events / "w0.jsonl").open("a", buffering=1) as file:
@@ -40,6 +45,7 @@ def main() -> None:
         port=0,
         database_url=sys.argv[2] if len(sys.argv) > 2 else None,
         max_active=3,
+        extra_runtimes=os.environ.get("PHOENIX_RUNTIMES", ""),
         poll_s=0.05,
         trial_command=(sys.executable, "-c", TRIAL),
     )

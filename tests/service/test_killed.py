@@ -1,4 +1,7 @@
-"""The service killed with SIGKILL at random instants: nothing recorded is lost, each run ends, none is run twice."""
+"""The service killed with SIGKILL at random instants: nothing recorded is lost, each run ends, none is run twice.
+
+Two runs of five have a fault, one that ends a rank and one that lasts: no process of them is left, frozen or not.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.procfs import all_processes
 from chaos.reading import EventTail
 from service.client import Client, Json
 from service.context import running_in
@@ -20,6 +24,17 @@ from tests.service.helpers import TINY
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.process]
+
+KILLED: Json = {"kind": "process_kill", "target": {"rank": 1}, "trigger": {"at_step": 10}}
+# Nobody misses a spare, so it is frozen until the trial takes that back, whatever befalls the service meanwhile.
+FROZEN: Json = {
+    "kind": "process_stop",
+    "target": {"spare": True},
+    "trigger": {"at_step": 10},
+    "params": {"ttl_s": 0.8},
+}
+HIT: Json = {**TINY, "runtime": "fake", "steps": 60, "checks": ["fired", "recovered", "agreement", "no_leak"]}
+SCENARIOS: tuple[Json, ...] = (TINY, {**HIT, "faults": [KILLED]}, TINY, {**HIT, "faults": [FROZEN]}, TINY)
 
 
 class StandIn:
@@ -54,6 +69,12 @@ class StandIn:
         self.process.wait()
 
 
+@pytest.fixture(autouse=True)
+def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHOENIX_RUNTIMES", "tests.contract.fake_runtime:FAKE")
+    monkeypatch.setenv("FAKE_STEP_S", "0.02")
+
+
 @pytest.fixture
 def service(run_dir: Path, database_url: str | None) -> Iterator[StandIn]:
     running = StandIn(run_dir, database_url)
@@ -64,7 +85,7 @@ def service(run_dir: Path, database_url: str | None) -> Iterator[StandIn]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_killed_a_few_times(service: StandIn) -> None:
     killed_at_random(service, runs=5, seed=1)
 
@@ -80,7 +101,8 @@ def killed_at_random(service: StandIn, *, runs: int, seed: int) -> None:
     rng = random.Random(seed)
     service.start()
     with service.client() as client:
-        ids = [client.submit(scenario=TINY, reason=f"run {number}")["id"] for number in range(runs)]
+        scenarios = [SCENARIOS[number % len(SCENARIOS)] for number in range(runs)]
+        ids = [client.submit(scenario=one, reason=f"run {number}")["id"] for number, one in enumerate(scenarios)]
     kills = 0
     deadline = time.monotonic() + 20.0 * runs
     while True:
@@ -98,16 +120,37 @@ def killed_at_random(service: StandIn, *, runs: int, seed: int) -> None:
         ended = [client.wait(run, timeout_s=60.0) for run in ids]
         assert [(run["state"], run["verdict"]) for run in ended] == [("FINISHED", "PASS")] * runs, f"seed {seed}"
         assert len(list(client.runs())) == runs and kills >= 3
-        for run in ended:
-            _nothing_is_lost_or_doubled(client, run)
+        for run, scenario in zip(ended, scenarios, strict=True):
+            _nothing_is_lost_or_doubled(client, run, scenario)
+        assert _processes_below(service.directory / "trials") == [], f"seed {seed}"
     print(f"seed {seed}: {runs} runs, {kills} kills")
 
 
-def _nothing_is_lost_or_doubled(client: Client, run: Json) -> None:
+def _nothing_is_lost_or_doubled(client: Client, run: Json, scenario: Json) -> None:
     (trial,) = client.trials(run["id"])
     directory = Path(trial["directory"])
     assert (directory / "starts").read_text() == "x", f"{trial['id']} was started more than once"
     written = [(event.kind, event.at) for event in EventTail(directory / "run" / "events").read()]
     assert sorted((event["kind"], event["at"]) for event in client.events(run["id"])) == sorted(written)
-    assert len(written) == 60 and len(client.steps(run["id"])) == 30
     assert {row["action"] for row in client.audit(target=run["id"])} == {"run.submit"}
+    steps = len(client.steps(run["id"]))
+    if scenario is TINY:
+        assert len(written) == 60 and steps == 30
+        return
+    (fault,) = scenario["faults"]
+    lasts = "ttl_s" in fault.get("params", {})
+    assert [kind for kind, _ in written if kind.startswith("fault_")] == ["fault_injected", "fault_reverted"][
+        : 1 + lasts
+    ]
+    assert [seen["state"] for seen in client.faults(run["id"])] == ["REVERTED" if lasts else "INJECTED"]
+    assert steps == scenario["steps"]
+
+
+def _processes_below(trials: Path) -> list[str]:
+    """Whatever of a trial still lives, and how: a frozen one shows as T."""
+    found = []
+    for stat in all_processes():
+        with suppress(OSError):
+            line = Path(f"/proc/{stat.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found += [f"{stat.pid} {stat.state} {line}"] * (f"{trials}/" in line and not stat.ended)
+    return found
