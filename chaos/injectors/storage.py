@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,7 @@ from chaos.roster import WorkerInfo
 
 FILLER: Final = ".filled-by-chaos"
 ASIDE: Final = "moved-by-chaos"
+NONE_YET: Final = "no checkpoint has been written yet (set checkpoint_every lower, or the trigger later)"
 
 
 def storage_injectors(checkpoints: Path, seed: int = 0) -> Mapping[str, Injector]:
@@ -68,23 +70,23 @@ class MovedCheckpoint:
         self._checkpoints = checkpoints
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        with _clear_errors():
-            root = _seen_by(worker, self._checkpoints)
-            newest = _newest(root)
-            aside = root / f"{ASIDE}-{newest.name}"
+        root = _seen_by(worker, self._checkpoints)
+        with _clear_errors(), _held(root) as held:
+            name = _newest(root).name
+            aside = f"{ASIDE}-{name}"
             at = time.monotonic_ns()
-            newest.rename(aside)
-        proof = {"checkpoint": newest.name, "moved_to": aside.name}
-        return _Stored(self.kind, fault, worker, at, proof, lambda: _move_back(aside, newest))
+            os.rename(name, aside, src_dir_fd=held, dst_dir_fd=held)
+        proof = {"checkpoint": name, "moved_to": aside}
+        return _Stored(self.kind, fault, worker, at, proof, Undo(held, lambda: _move_back(held, aside, name)))
 
 
-def _move_back(aside: Path, home: Path) -> bool:
-    """The job may have ended with its disk; or it has written the same one again, which then is the one that stays."""
+def _move_back(root: int, aside: str, name: str) -> bool:
+    """Where the job has written the same one again, that is the one which stays."""
     try:
-        aside.rename(home)
+        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(aside, ignore_errors=True, dir_fd=root)
         return False
     return True
 
@@ -98,20 +100,20 @@ class FullDisk:
         self._checkpoints = checkpoints
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        with _clear_errors():
-            root = _seen_by(worker, self._checkpoints)
-            if not root.is_dir() or os.stat(root).st_dev == os.stat(self._checkpoints.parent).st_dev:
+        root = _seen_by(worker, self._checkpoints)
+        with _clear_errors(), _held(root) as held:
+            if os.fstat(held).st_dev == os.stat(self._checkpoints.parent).st_dev:
                 none = "the checkpoints have no disk of their own: such a fault must be planned in the scenario"
                 raise TargetGone(none)
-            at, filler = time.monotonic_ns(), root / FILLER
-            proof = {"taken_bytes": _fill(filler), "free_bytes": _free(root)}
-        return _Stored(self.kind, fault, worker, at, proof, lambda: _empty(filler))
+            at = time.monotonic_ns()
+            proof = {"taken_bytes": _fill(held), "free_bytes": _free(held)}
+        return _Stored(self.kind, fault, worker, at, proof, Undo(held, lambda: _empty(held)))
 
 
-def _fill(filler: Path) -> int:
+def _fill(root: int) -> int:
     """Take what is left: first in large pieces, then in pages."""
     taken = 0
-    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(FILLER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=root)
     try:
         for piece in (1 << 20, 4096):
             try:
@@ -126,43 +128,65 @@ def _fill(filler: Path) -> int:
     return taken
 
 
-def _empty(filler: Path) -> bool:
+def _empty(root: int) -> bool:
     try:
-        filler.unlink()
-        return _free(filler.parent) > 0
+        os.unlink(FILLER, dir_fd=root)
+        return _free(root) > 0
     except OSError:
-        return False  # the job has ended, and its disk with it
+        return False
 
 
-def _free(directory: Path) -> int:
-    space = os.statvfs(directory)
+def _free(root: int) -> int:
+    space = os.fstatvfs(root)
     return space.f_bavail * space.f_frsize
 
 
+@dataclass
+class Undo:
+    """`act` takes it back below the directory that is `held` open, and answers whether there was something to take
+    back, and that it was."""
+
+    held: int
+    act: Callable[[], bool]
+
+
 class _Stored:
-    """A fault in files. `undo` answers whether there was something to take back, and that it was."""
+    """A fault in files, which `undo` takes back (None: nothing can)."""
 
     over: Final = ""
 
     def __init__(
-        self,
-        kind: FaultKind,
-        fault: PlannedFault,
-        worker: WorkerInfo,
-        at: int,
-        proof: Json,
-        undo: Callable[[], bool] | None,
+        self, kind: FaultKind, fault: PlannedFault, worker: WorkerInfo, at: int, proof: Json, undo: Undo | None
     ) -> None:
         self.injection = receipt(fault, kind, worker, at, proof)
         self.ttl_s = float(str(fault.params["ttl_s"])) if kind.lasting else None
         self._undo = undo
 
     def revert(self) -> Reverted:
-        undo, self._undo = self._undo, None
-        return Reverted(alive=undo is not None and undo())
+        alive = self._undo is not None and self._undo.act()
+        self.close()
+        return Reverted(alive=alive)
 
     def close(self) -> None:
-        """It holds nothing open."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            os.close(undo.held)
+
+
+@contextlib.contextmanager
+def _held(directory: Path) -> Iterator[int]:
+    """A descriptor of it, for what is to be taken back there: the process through which it was seen may end before.
+
+    It stays open, unless the block fails.
+    """
+    if not directory.is_dir():
+        raise TargetGone(NONE_YET)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 @contextlib.contextmanager
@@ -188,7 +212,7 @@ def _newest(root: Path) -> Path:
     found = [path for path in root.iterdir() if path.is_dir() and ASIDE not in path.name] if root.is_dir() else []
     dated = [(max(map(_written, files)), path) for path in found if (files := _files(path))]
     if not dated:
-        raise TargetGone("no checkpoint has been written yet (set checkpoint_every lower, or the trigger later)")
+        raise TargetGone(NONE_YET)
     return max(dated)[1]
 
 

@@ -79,6 +79,16 @@ def test_a_moved_checkpoint_comes_back_once(tmp_path: Path) -> None:
     assert not active.revert().alive
 
 
+@pytest.mark.process
+def test_a_moved_checkpoint_comes_back_though_its_rank_has_died(tmp_path: Path) -> None:
+    newest = checkpoint(tmp_path, 2, at=2)
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        active = hit("checkpoint_move", tmp_path, pid=rank.pid)
+        rank.kill()
+    assert not newest.exists()
+    assert active.revert().alive and newest.exists()
+
+
 def test_a_checkpoint_that_was_written_again_stays(tmp_path: Path) -> None:
     checkpoint(tmp_path, 2, at=2)
     active = hit("checkpoint_move", tmp_path)
@@ -154,5 +164,23 @@ def test_a_disk_ends_with_its_job(tmp_path: Path, owner_of_a_disk: subprocess.Po
     active = hit("disk_full", tmp_path / "checkpoints", pid=owner_of_a_disk.pid, ttl_s=60)
     owner_of_a_disk.kill()
     owner_of_a_disk.wait()
-    assert not active.revert().alive
+    active.revert()
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+
+
+@pytest.mark.process
+def test_a_full_disk_has_room_again_though_its_rank_has_died(
+    tmp_path: Path, owner_of_a_disk: subprocess.Popen[bytes]
+) -> None:
+    home = f"/proc/{owner_of_a_disk.pid}"
+    command = ["nsenter", f"--user={home}/ns/user", f"--mount={home}/ns/mnt", "--preserve-credentials", "sleep", "60"]
+    with subprocess.Popen(command) as rank:
+        same = f"{home}/ns/mnt"
+        wait_until(lambda: os.readlink(f"/proc/{rank.pid}/ns/mnt") == os.readlink(same), "it sees the same disk")
+        active = hit("disk_full", tmp_path / "checkpoints", pid=rank.pid, ttl_s=60)
+        rank.kill()
+    seen = Path(f"{home}/root{tmp_path}/checkpoints")
+    with pytest.raises(OSError, match="No space left"):
+        (seen / "more").write_bytes(bytes(8192))
+    assert active.revert().alive
+    (seen / "more").write_bytes(bytes(8192))
