@@ -93,6 +93,11 @@ class Gate:
         self.keep(boundary, packed(self.worker.small))
         yield from self.wait_safe(boundary)
 
+    def resumed(self, call: Call) -> None:
+        """All ranks go on: what ranks left here that have another holder now is not needed."""
+        rank, nodes = self.worker.rank, call.nodes
+        self.worker.held.keep_only([owner for owner in range(len(nodes)) if holder_of(owner, nodes) == rank])
+
 
 class ShardGate(Gate):
     """Nobody else has a rank's tensors: the whole state of a boundary is copied while the step from it on lasts."""

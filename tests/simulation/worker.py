@@ -372,6 +372,7 @@ class Worker(Process):
         self.send("restored", generation=generation)
         self._point("restored")
         yield from self.wait(lambda: self.inbox.resumed.get(generation), generation)
+        self.gate.resumed(call)
         self._serving = None
         self._point("resumed")
 
