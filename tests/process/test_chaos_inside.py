@@ -59,7 +59,7 @@ def test_a_checkpoint_that_was_cut_short_is_not_taken_for_the_latest(run_dir: Pa
 def test_a_job_that_lost_all_goes_on_from_the_last_checkpoint_that_is_whole(run_dir: Path, damage: str) -> None:
     result = trial(run_dir, f"{damage}-checkpoint")
     assert result.verdict is Verdict.PASS, result.to_json()
-    assert result.recoveries[-1].resume_step == 40
+    assert [recovery.resume_step for recovery in result.recoveries if recovery.resume_step is not None] == [40]
     assert [path.name for path in run_dir.rglob("moved-by-chaos*")] == []
 
 
