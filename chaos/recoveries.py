@@ -43,7 +43,24 @@ def outcomes(events: Iterable[Event]) -> list[FaultOutcome]:
     chained = {recovery.generation for recovery in found if _ends_a_chain(recovery, found, explained)}
     strangers = [recovery for recovery in found if recovery.generation not in explained | chained]
     matched += [FaultOutcome(fault=None, recovery=recovery) for recovery in strangers]
-    return sorted(matched, key=_when)
+    return sorted((replace(outcome, recovery=_to_its_end(outcome.recovery, found)) for outcome in matched), key=_when)
+
+
+def _to_its_end(recovery: Recovery | None, found: Sequence[Recovery]) -> Recovery | None:
+    """With the generations after it that nobody's failure began: what it was to be restored from was damaged, and the
+    recovery from the same fault began anew. All of that time is its own."""
+    for following in found:
+        if recovery is None or not recovery.superseded:
+            break
+        if following.generation > recovery.generation and following.fault is None and not following.failures:
+            recovery = replace(
+                following,
+                started_ns=recovery.started_ns,
+                fault=recovery.fault,
+                failures=recovery.failures,
+                ends={**following.ends, Phase.DETECT: recovery.ends[Phase.DETECT]},
+            )
+    return recovery
 
 
 def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -> FaultOutcome:

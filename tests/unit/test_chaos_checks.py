@@ -229,6 +229,30 @@ def test_a_superseded_recovery_is_finished_by_the_next() -> None:
     assert checks.recovered(both).verdict is Verdict.PASS
 
 
+def test_a_recovery_that_begins_anew_since_a_copy_is_damaged_is_that_of_the_same_fault() -> None:
+    events = [one for one in disturbed() if one.at < 45 * MS]
+    (begun,) = recovery_records(events)
+    events += [
+        event("restore_failed", 45, worker="w2", rank=1, generation=1, reason="the checkpoint is damaged"),
+        event("world_formed", 46, generation=2, ranks=["w0", "w2"], spares=[], joining=[1]),
+        event("state_restored", 50, worker="w2", rank=1, generation=2, boundary=2),
+        event("generation_resumed", 51, generation=2, step=2),
+        *(
+            one
+            for step in (2, 3)
+            for rank, worker in enumerate(("w0", "w2"))
+            for one in step_of(worker, rank, 2, step, 60)
+        ),
+    ]
+    (record,) = recovery_records(events)
+    assert (record.fault, record.blamed) == (begun.fault, begun.blamed)
+    assert (record.generation, record.resume_step) == (2, 2)
+    assert record.phases["detect"] == begun.phases["detect"]
+    assert record.recovery_s is not None and sum(s or 0.0 for s in record.phases.values()) == pytest.approx(
+        record.recovery_s
+    )
+
+
 def test_two_faults_that_end_one_generation_share_its_recovery() -> None:
     events = disturbed()
     receipt = {"fault": "g", "kind": "process_kill", "pid": 6, "fidelity": "real", "trigger": {"at_step": 2}}
