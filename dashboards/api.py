@@ -15,6 +15,7 @@ Json: TypeAlias = dict[str, Any]
 FORBIDDEN = 403
 STEPS_PER_CALL = 1000
 STEP_CALLS = 5
+MOST_ITEMS = 2000
 """A page reads at most STEPS_PER_CALL * STEP_CALLS steps, so that a run of a million steps costs no more."""
 
 
@@ -78,8 +79,13 @@ class Api:
         raise kind(answer.status_code, str(body.get("title", "Error")), str(body.get("detail", "")))
 
     async def items(self, *path: str, **query: str | int | None) -> list[Json]:
-        """The `items` of a list."""
-        return list((await self.get(*path, **query))["items"])
+        """The `items` of a list: the first `limit` of them, or all, page after page, where no limit is given."""
+        page = await self.get(*path, **query)
+        items = list(page["items"])
+        while "limit" not in query and page.get("next") is not None and len(items) < MOST_ITEMS:
+            page = await self.get(*path, **query, cursor=page["next"])
+            items += page["items"]
+        return items
 
     async def allowed_items(self, *path: str, **query: str | int | None) -> list[Json] | None:
         """As `items`; None where the reader's role does not let them see these: the rest of a page is still theirs."""

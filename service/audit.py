@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from service.callers import Caller
@@ -36,23 +36,9 @@ def record(
     session.add(row)
 
 
-def entries(
-    session: Session,
-    *,
-    actor: str | None,
-    action: str | None,
-    target: str | None,
-    since: datetime | None,
-    limit: int,
-    before: int | None,
-) -> list[AuditRow]:
-    """Newest first."""
-    query = select(AuditRow).order_by(AuditRow.seq.desc()).limit(limit)
+def entries(*, actor: str | None, action: str | None, target: str | None, since: datetime | None) -> Select[AuditRow]:
+    query = select(AuditRow)
     for column, value in ((AuditRow.actor, actor), (AuditRow.action, action), (AuditRow.target, target)):
         if value is not None:
             query = query.where(column == value)
-    if since is not None:
-        query = query.where(AuditRow.at >= since)
-    if before is not None:
-        query = query.where(AuditRow.seq < before)
-    return list(session.scalars(query))
+    return query if since is None else query.where(AuditRow.at >= since)

@@ -226,7 +226,7 @@ class Client:
 
     def triage(self) -> list[Json]:
         """What was decided about changes of level, by code; of each the last decision counts."""
-        return list(self.get("/triage")["items"])
+        return list(self.items("/triage"))
 
     def decide(self, code: str, state: str, reason: str, *, owner: str | None = None, link: str | None = None) -> Json:
         """`state`: acknowledged, wont_fix, false_alarm, resolved, or new again."""
@@ -237,7 +237,7 @@ class Client:
 
     def schedule_id(self, name: str) -> str:
         """Of a name or an id. Raises ClientError where there is none."""
-        for schedule in self.get("/schedules")["items"]:
+        for schedule in self.items("/schedules"):
             if name in (schedule["id"], schedule["name"]):
                 return str(schedule["id"])
         raise ClientError(f"there is no schedule {name!r}; `phoenix schedule list` names them")

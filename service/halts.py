@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from chaos.kinds import FAULT_KINDS
@@ -53,14 +53,14 @@ def is_active(fault: FaultRow) -> bool:
     return fault.state == FaultState.INJECTED and kind is not None and kind.lasting
 
 
+def in_force() -> ColumnElement[bool]:
+    """Which halts are, now."""
+    return and_(Halt.released_at.is_(None), or_(Halt.until.is_(None), Halt.until > store.now()))
+
+
 def active(session: Session) -> Halt | None:
     """The halt in force."""
-    query = (
-        select(Halt)
-        .where(Halt.released_at.is_(None), or_(Halt.until.is_(None), Halt.until > store.now()))
-        .order_by(Halt.at)
-        .limit(1)
-    )
+    query = select(Halt).where(in_force()).order_by(Halt.at).limit(1)
     return session.scalars(query).one_or_none()
 
 

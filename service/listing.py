@@ -1,4 +1,4 @@
-"""Lists of runs and trials, page by page, with what they are filtered by."""
+"""What lists of runs and trials are filtered by."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from chaos.verdict import Verdict
 from service.states import RunState
@@ -49,34 +49,18 @@ class RunFilter:
         return found
 
 
-def runs(session: Session, which: RunFilter, *, limit: int, before: int | None) -> list[Run]:
-    """Newest first; `before` is the `seq` of the last run of the page before."""
-    query = select(Run).where(*which.conditions()).order_by(Run.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(Run.seq < before)
-    return list(session.scalars(query))
+def runs(which: RunFilter) -> Select[Run]:
+    return select(Run).where(*which.conditions())
 
 
 def all_trials(
-    session: Session,
-    *,
-    scenario: str | None,
-    verdict: Verdict | None,
-    state: RunState | None,
-    commit: str | None,
-    limit: int,
-    before: int | None,
-) -> list[Trial]:
-    """Newest first; `before` is the `position` of the last one of the page before."""
-    query = select(Trial).order_by(Trial.position.desc()).limit(limit)
+    *, scenario: str | None, verdict: Verdict | None, state: RunState | None, commit: str | None
+) -> Select[Trial]:
+    query = select(Trial)
     for column, value in ((Trial.scenario, scenario), (Trial.verdict, verdict), (Trial.state, state)):
         if value is not None:
             query = query.where(column == value)
-    if commit is not None:
-        query = query.where(_begins(Trial.commit, commit))
-    if before is not None:
-        query = query.where(Trial.position < before)
-    return list(session.scalars(query))
+    return query if commit is None else query.where(_begins(Trial.commit, commit))
 
 
 def _begins(column: InstrumentedAttribute[str | None], digits: str) -> ColumnElement[bool]:

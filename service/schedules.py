@@ -65,11 +65,6 @@ def last_firing(session: Session, schedule: str) -> Firing | None:
     return session.scalars(query).one_or_none()
 
 
-def firings(session: Session, schedule: str, *, limit: int) -> list[Firing]:
-    query = select(Firing).where(Firing.schedule_id == schedule).order_by(Firing.due_at.desc()).limit(limit)
-    return list(session.scalars(query))
-
-
 def fire_due(session: Session, settings: Settings) -> list[Firing]:
     """What is due now, each once; what is overdue for longer than its grace is only written down."""
     fired = []

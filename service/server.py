@@ -178,7 +178,7 @@ async def _end_with_parent(server: uvicorn.Server, service: Service) -> None:
 def _cancel_all(service: Service) -> None:
     with service.database.write() as session:
         which = listing.RunFilter(states=(RunState.QUEUED, RunState.RUNNING))
-        for run in listing.runs(session, which, limit=1000, before=None):
+        for run in session.scalars(listing.runs(which)).all():
             if run.service_id not in (None, service.executor.service):
                 continue  # Another service on this database runs it.
             endings.cancel(session, run, "the program that started this service has ended")

@@ -130,9 +130,3 @@ class Postman:
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as failure:
             return None, fit_text(f"no answer: {failure or type(failure).__name__}", 500)
         return status, None if 200 <= status < 300 else f"answered {status}"
-
-
-def recent(session: Session, hook: str, *, limit: int) -> list[Delivery]:
-    """Newest first."""
-    query = select(Delivery).where(Delivery.webhook_id == hook).order_by(Delivery.created_at.desc(), Delivery.id)
-    return list(session.scalars(query.limit(limit)))

@@ -80,7 +80,7 @@ def list_tokens(
 
     if server is not None:
         with connected(server, directory) as client:
-            items = client.get("/tokens")["items"]
+            items = list(client.items("/tokens"))
     else:
         with opened(directory, database) as (found, _), found.read() as session:
             items = [token_shape(token).model_dump(mode="json") for token in tokens.all_tokens(session)]

@@ -51,8 +51,8 @@ def create(
 def list_schedules(server: Server = None, directory: Directory = None, as_json: AsJson = False) -> None:
     """All of them: when each is due next, and what came of it last."""
     with connected(server, directory) as client:
-        answer = client.get("/schedules")
-    show(answer, as_json, lambda: _table(answer["items"]))
+        items = list(client.items("/schedules"))
+    show({"items": items}, as_json, lambda: _table(items))
 
 
 @app.command()

@@ -8,7 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from service import audit
-from service.routes.common import PROBLEMS, Cursor, ServiceOf
+from service.control_tables import AuditRow
+from service.paging import page
+from service.routes.common import PROBLEMS, Cursor, Limit, ServiceOf
 from service.shapes import Json, Moment, Shape
 
 router = APIRouter(tags=["audit"], responses=PROBLEMS)
@@ -39,20 +41,13 @@ def list_audit(
     action: Name = None,
     target: Name = None,
     since: Moment | None = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AuditPage:
     """Every change, newest first."""
     with service.database.read() as session:
-        rows = audit.entries(
-            session,
-            actor=actor,
-            action=action,
-            target=target,
-            since=since,
-            limit=limit,
-            before=int(cursor) if cursor else None,
-        )
+        query = audit.entries(actor=actor, action=action, target=target, since=since)
+        rows, following = page(session, query, (AuditRow.seq,), limit=limit, cursor=cursor, newest_first=True)
         items = [
             AuditShape(
                 id=str(row.seq),
@@ -66,4 +61,4 @@ def list_audit(
             )
             for row in rows
         ]
-        return AuditPage(items=items, next=items[-1].id if len(items) == limit else None)
+        return AuditPage(items=items, next=following)

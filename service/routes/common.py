@@ -73,7 +73,9 @@ Id = Annotated[str, Path(max_length=64)]
 OneTrial = Annotated[
     str | None, Query(max_length=64, description="Of this trial (else: the one that runs now, else the last)")
 ]
-Cursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`next` of the page before")]
+MOST_ITEMS = 200
+Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description="At most so many items")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the page before")]
 
 
 def existing_run(session: Session, run: str) -> Run:

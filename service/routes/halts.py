@@ -6,9 +6,9 @@ import logging
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import not_, select
 
 from chaos.errors import ChaosError
 from service import halts, store
@@ -16,8 +16,9 @@ from service.access import CallerOf
 from service.context import Service
 from service.control_tables import Halt
 from service.idempotency import Answer, once
+from service.paging import page
 from service.problems import Problem, not_found
-from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
+from service.routes.common import IDEMPOTENT, PROBLEMS, Cursor, Id, Limit, ServiceOf
 from service.shapes import Shape, text_of
 from service.tables import FaultRow
 
@@ -113,13 +114,16 @@ def begin_halt(service: ServiceOf, caller: CallerOf, request: Request, body: New
 def list_halts(
     service: ServiceOf,
     active: bool | None = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> HaltList:
     """Newest first."""
     with service.database.read() as session:
-        found = session.scalars(select(Halt).order_by(Halt.at.desc(), Halt.id).limit(limit)).all()
-        items = [shape for shape in map(_shape, found) if active is None or shape.active is active]
-        return HaltList(items=items, next=None)
+        query = select(Halt)
+        if active is not None:
+            query = query.where(halts.in_force() if active else not_(halts.in_force()))
+        found, following = page(session, query, (Halt.at, Halt.id), limit=limit, cursor=cursor, newest_first=True)
+        return HaltList(items=[_shape(halt) for halt in found], next=following)
 
 
 @router.get("/halts/{halt_id}")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from fastapi import APIRouter, Response
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import halts, queue, store
 from service.control_tables import ServiceRow
 from service.files import trouble_with
 from service.metrics import CONTENT_TYPE
+from service.paging import page
 from service.problems import Problem
-from service.routes.common import PROBLEMS, ServiceOf
+from service.routes.common import MOST_ITEMS, PROBLEMS, Cursor, Limit, ServiceOf
 from service.shapes import Health, Shape
 from service.states import RunState
 
@@ -79,20 +80,22 @@ def metrics(service: ServiceOf) -> Response:
 
 
 @workers_router.get("/services")
-def list_services(service: ServiceOf) -> ServiceList:
+def list_services(service: ServiceOf, limit: Limit = MOST_ITEMS, cursor: Cursor = None) -> ServiceList:
     """The services that share this database and its queue, and what each runs now."""
     lease = timedelta(seconds=service.settings.lease_s)
     with service.database.read() as session:
         running = store.running_trials(session)
+        order = (ServiceRow.started_at, ServiceRow.id)
+        found, following = page(session, select(ServiceRow), order, limit=limit, cursor=cursor)
         items = [
             _shape(
                 row,
                 alive=store.now() - row.heartbeat_at <= lease,
                 trials=[t.id for t in running if t.service_id == row.id],
             )
-            for row in queue.services(session)
+            for row in found
         ]
-        return ServiceList(items=items, next=None)
+        return ServiceList(items=items, next=following)
 
 
 @workers_router.get("/queue")

@@ -70,7 +70,8 @@ def show_history(
         raise Problem(422, "invalid-request", f"there is no metric {metric!r}; there are: {', '.join(METRICS)}")
     with service.database.read() as session:
         faults = history.faults(session, scenario)
-        remarks = [Annotation(at=row.at.isoformat(), text=row.text) for row in about(session, scenario, MOST_REMARKS)]
+        rows, _ = about(session, scenario, limit=MOST_REMARKS)
+        remarks = [Annotation(at=row.at.isoformat(), text=row.text) for row in rows]
     if faults is None:
         raise not_found("finished trial of scenario", scenario)
     if fault and fault not in faults:

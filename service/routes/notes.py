@@ -14,8 +14,9 @@ from service import audit, store
 from service.access import CallerOf
 from service.control_tables import Annotation
 from service.idempotency import Answer, once
+from service.paging import page
 from service.problems import Problem, not_found
-from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
+from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
 from service.shapes import Moment, Shape, text_of
 
 router = APIRouter(tags=["annotations"], responses=PROBLEMS)
@@ -50,11 +51,13 @@ class AnnotationList(Shape):
 def list_annotations(
     service: ServiceOf,
     scenario: Annotated[str | None, Query(max_length=200, description="Of this scenario, and of none")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    limit: Limit = MOST_ITEMS,
+    cursor: Cursor = None,
 ) -> AnnotationList:
     """Newest moment first."""
     with service.database.read() as session:
-        return AnnotationList(items=[_shape(row) for row in about(session, scenario, limit)], next=None)
+        found, following = about(session, scenario, limit=limit, cursor=cursor)
+        return AnnotationList(items=[_shape(row) for row in found], next=following)
 
 
 @router.post("/annotations", status_code=201, response_model=AnnotationShape, openapi_extra=IDEMPOTENT)
@@ -90,12 +93,15 @@ def remove_annotation(service: ServiceOf, caller: CallerOf, annotation_id: Id) -
         audit.record(session, caller, "annotation.delete", row.id, detail={"text": row.text})
 
 
-def about(session: Session, scenario: str | None, limit: int) -> list[Annotation]:
-    """Of this scenario, and those of no scenario: newest first."""
-    query = select(Annotation).order_by(Annotation.at.desc(), Annotation.id).limit(limit)
+def about(
+    session: Session, scenario: str | None, *, limit: int, cursor: str | None = None
+) -> tuple[list[Annotation], str | None]:
+    """A page of those of this scenario, and those of no scenario: newest first."""
+    query = select(Annotation)
     if scenario is not None:
         query = query.where(or_(Annotation.scenario == scenario, Annotation.scenario.is_(None)))
-    return list(session.scalars(query))
+    order = (Annotation.at, Annotation.id)
+    return page(session, query, order, limit=limit, cursor=cursor, newest_first=True)
 
 
 def _shape(row: Annotation) -> AnnotationShape:

@@ -13,10 +13,22 @@ from service.access import CallerOf
 from service.executor import LOG_NAME
 from service.files import last_lines
 from service.idempotency import Answer, once
+from service.paging import page
 from service.problems import Problem
-from service.routes.common import IDEMPOTENT, PROBLEMS, Cursor, Id, OneTrial, ServiceOf, chosen_trial, existing_run
+from service.routes.common import (
+    IDEMPOTENT,
+    PROBLEMS,
+    Cursor,
+    Id,
+    Limit,
+    OneTrial,
+    ServiceOf,
+    chosen_trial,
+    existing_run,
+)
 from service.shapes import Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, Why, WorkerList
 from service.states import RunState
+from service.tables import Run
 
 router = APIRouter(tags=["runs"], responses=PROBLEMS)
 
@@ -55,7 +67,7 @@ def list_runs(
     commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
     since: Moment | None = None,
     until: Moment | None = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Limit = 50,
     cursor: Cursor = None,
 ) -> RunPage:
     """Newest first. `since` and `until` are when they were submitted."""
@@ -71,9 +83,9 @@ def list_runs(
         until=until,
     )
     with service.database.read() as session:
-        found = listing.runs(session, which, limit=limit, before=int(cursor) if cursor else None)
-        items = views.run_shapes(session, found)
-        return RunPage(items=items, next=str(found[-1].seq) if len(found) == limit else None)
+        query = listing.runs(which)
+        found, following = page(session, query, (Run.seq,), limit=limit, cursor=cursor, newest_first=True)
+        return RunPage(items=views.run_shapes(session, found), next=following)
 
 
 @router.get("/runs/{run_id}")

@@ -20,8 +20,9 @@ from service.context import Service
 from service.control_tables import Firing, Schedule, Webhook
 from service.etags import check_unchanged
 from service.idempotency import Answer, once
+from service.paging import page
 from service.problems import Problem, not_found
-from service.routes.common import IDEMPOTENT, IF_UNCHANGED, PROBLEMS, Id, ServiceOf
+from service.routes.common import IDEMPOTENT, IF_UNCHANGED, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
 from service.schedules import Outcome, Overlap
 from service.shapes import ONE_LINE, Moment, NewRun, RunShape, Shape, Why, text_of
 from service.tables import Run
@@ -125,11 +126,11 @@ class ScheduleList(Shape):
 
 
 @router.get("/schedules")
-def list_schedules(service: ServiceOf) -> ScheduleList:
+def list_schedules(service: ServiceOf, limit: Limit = MOST_ITEMS, cursor: Cursor = None) -> ScheduleList:
     """By name."""
     with service.database.read() as session:
-        items = [_shape(session, schedule) for schedule in schedules.all_schedules(session)]
-        return ScheduleList(items=items, next=None)
+        found, following = page(session, select(Schedule), (Schedule.name,), limit=limit, cursor=cursor)
+        return ScheduleList(items=[_shape(session, schedule) for schedule in found], next=following)
 
 
 @router.post("/schedules", status_code=201, response_model=ScheduleShape, openapi_extra=IDEMPOTENT)
@@ -229,12 +230,13 @@ def run_now(service: ServiceOf, caller: CallerOf, request: Request, schedule_id:
 
 
 @router.get("/schedules/{schedule_id}/firings")
-def list_firings(service: ServiceOf, schedule_id: Id, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> FiringList:
+def list_firings(service: ServiceOf, schedule_id: Id, limit: Limit = 50, cursor: Cursor = None) -> FiringList:
     """Newest first: each instant at which it was due, and what came of it."""
     with service.database.read() as session:
         schedule = _existing(session, schedule_id)
-        found = schedules.firings(session, schedule.id, limit=limit)
-        return FiringList(items=[_firing(session, firing) for firing in found], next=None)
+        query = select(Firing).where(Firing.schedule_id == schedule.id)
+        found, following = page(session, query, (Firing.due_at,), limit=limit, cursor=cursor, newest_first=True)
+        return FiringList(items=[_firing(session, firing) for firing in found], next=following)
 
 
 def _change(

@@ -7,14 +7,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
+from sqlalchemy import select
 
 from service import tokens
 from service.access import CallerOf
 from service.callers import Role
 from service.control_tables import Token
 from service.idempotency import Answer, once
+from service.paging import page
 from service.problems import Problem, not_found
-from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
+from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
 from service.shapes import ONE_LINE, Moment, Shape, Why, text_of
 from service.store import now
 
@@ -54,10 +56,11 @@ class TokenList(Shape):
 
 
 @router.get("/tokens")
-def list_tokens(service: ServiceOf) -> TokenList:
+def list_tokens(service: ServiceOf, limit: Limit = MOST_ITEMS, cursor: Cursor = None) -> TokenList:
     """All that were ever made, oldest first; only hashes are kept of them."""
     with service.database.read() as session:
-        return TokenList(items=[token_shape(token) for token in tokens.all_tokens(session)], next=None)
+        found, following = page(session, select(Token), (Token.created_at, Token.id), limit=limit, cursor=cursor)
+        return TokenList(items=[token_shape(token) for token in found], next=following)
 
 
 @router.post("/tokens", status_code=201, response_model=TokenShape, openapi_extra=IDEMPOTENT)

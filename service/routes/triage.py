@@ -8,15 +8,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service import audit, history, store
 from service.access import CallerOf
 from service.control_tables import TriageRow
 from service.idempotency import Answer, once
+from service.paging import page
 from service.problems import Problem
-from service.routes.common import IDEMPOTENT, PROBLEMS, ServiceOf
+from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Limit, ServiceOf
 from service.shapes import ONE_LINE, Shape, text_of
 
 router = APIRouter(tags=["triage"], responses=PROBLEMS)
@@ -74,21 +75,23 @@ class TriageList(Shape):
 
 
 @router.get("/triage")
-def list_triage(service: ServiceOf) -> TriageList:
+def list_triage(service: ServiceOf, limit: Limit = MOST_ITEMS, cursor: Cursor = None) -> TriageList:
     """Every code about which somebody has decided, the last decision first."""
+    newest = select(TriageRow).where(TriageRow.seq.in_(select(func.max(TriageRow.seq)).group_by(TriageRow.code)))
+    recent = TriageRow.at >= store.now() - timedelta(days=COUNTED_DAYS)
     with service.database.read() as session:
-        decisions = [_shape(row) for row in session.scalars(select(TriageRow).order_by(TriageRow.seq.desc()))]
-    by_code: dict[str, list[DecisionShape]] = {}
-    for decision in decisions:
-        by_code.setdefault(decision.code, []).append(decision)
-    recent = store.now() - timedelta(days=COUNTED_DAYS)
-    last = [found[0] for found in by_code.values() if found[0].at >= recent and found[0].state != TriageState.NEW]
+        last, following = page(session, newest, (TriageRow.seq,), limit=limit, cursor=cursor, newest_first=True)
+        own = select(TriageRow).where(TriageRow.code.in_([row.code for row in last])).order_by(TriageRow.seq.desc())
+        decisions: dict[str, list[DecisionShape]] = {row.code: [] for row in last}
+        for row in session.scalars(own):
+            decisions[row.code].append(_shape(row))
+        decided = [row.state for row in session.scalars(newest.where(recent, TriageRow.state != TriageState.NEW))]
     return TriageList(
-        items=[TriageShape(code=code, state=found[0].state, decisions=found) for code, found in by_code.items()],
-        next=None,
+        items=[TriageShape(code=code, state=found[0].state, decisions=found) for code, found in decisions.items()],
+        next=following,
         days=COUNTED_DAYS,
-        decided=len(last),
-        false_alarms=sum(decision.state == TriageState.FALSE_ALARM for decision in last),
+        decided=len(decided),
+        false_alarms=decided.count(TriageState.FALSE_ALARM),
     )
 
 

@@ -8,9 +8,11 @@ from fastapi import APIRouter, Query
 
 from chaos.verdict import Verdict
 from service import listing, store, views
-from service.routes.common import PROBLEMS, Cursor, Id, ServiceOf, existing_run, existing_trial
+from service.paging import page
+from service.routes.common import PROBLEMS, Cursor, Id, Limit, ServiceOf, existing_run, existing_trial
 from service.shapes import TimelineShape, TrialList, TrialPage, TrialShape
 from service.states import RunState
+from service.tables import Trial
 
 router = APIRouter(tags=["trials"], responses=PROBLEMS)
 
@@ -29,22 +31,14 @@ def list_all_trials(
     verdict: Verdict | None = None,
     state: RunState | None = None,
     commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Limit = 50,
     cursor: Cursor = None,
 ) -> TrialPage:
     """Of all runs, newest first, without their recoveries."""
     with service.database.read() as session:
-        found = listing.all_trials(
-            session,
-            scenario=scenario,
-            verdict=verdict,
-            state=state,
-            commit=commit,
-            limit=limit,
-            before=int(cursor) if cursor else None,
-        )
-        items = [views.trial_summary(trial) for trial in found]
-        return TrialPage(items=items, next=str(found[-1].position) if len(found) == limit else None)
+        query = listing.all_trials(scenario=scenario, verdict=verdict, state=state, commit=commit)
+        found, following = page(session, query, (Trial.position,), limit=limit, cursor=cursor, newest_first=True)
+        return TrialPage(items=[views.trial_summary(trial) for trial in found], next=following)
 
 
 @router.get("/trials/{trial_id}")

@@ -14,8 +14,9 @@ from service import audit, store, webhooks
 from service.access import CallerOf
 from service.control_tables import Delivery, Webhook
 from service.idempotency import Answer, once
+from service.paging import page
 from service.problems import not_found
-from service.routes.common import IDEMPOTENT, PROBLEMS, Id, ServiceOf
+from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
 from service.shapes import Shape, Why
 
 router = APIRouter(tags=["webhooks"], responses=PROBLEMS)
@@ -77,10 +78,12 @@ class DeliveryList(Shape):
 
 
 @router.get("/webhooks")
-def list_webhooks(service: ServiceOf) -> WebhookList:
+def list_webhooks(service: ServiceOf, limit: Limit = MOST_ITEMS, cursor: Cursor = None) -> WebhookList:
+    """Oldest first."""
     with service.database.read() as session:
-        query = select(Webhook).where(Webhook.deleted_at.is_(None)).order_by(Webhook.created_at, Webhook.id)
-        return WebhookList(items=[_shape(hook) for hook in session.scalars(query)], next=None)
+        query = select(Webhook).where(Webhook.deleted_at.is_(None))
+        found, following = page(session, query, (Webhook.created_at, Webhook.id), limit=limit, cursor=cursor)
+        return WebhookList(items=[_shape(hook) for hook in found], next=following)
 
 
 @router.post("/webhooks", status_code=201, response_model=WebhookShape, openapi_extra=IDEMPOTENT)
@@ -132,14 +135,13 @@ def send_test(
 
 
 @router.get("/webhooks/{webhook_id}/deliveries")
-def list_deliveries(
-    service: ServiceOf, webhook_id: Id, limit: Annotated[int, Query(ge=1, le=200)] = 50
-) -> DeliveryList:
+def list_deliveries(service: ServiceOf, webhook_id: Id, limit: Limit = 50, cursor: Cursor = None) -> DeliveryList:
     """Newest first: what was told, how often it was tried, and what the receiver answered."""
     with service.database.read() as session:
         hook = _existing(session, webhook_id)
-        found = webhooks.recent(session, hook.id, limit=limit)
-        return DeliveryList(items=[_delivery(delivery) for delivery in found], next=None)
+        query, order = select(Delivery).where(Delivery.webhook_id == hook.id), (Delivery.created_at, Delivery.id)
+        found, following = page(session, query, order, limit=limit, cursor=cursor, newest_first=True)
+        return DeliveryList(items=[_delivery(delivery) for delivery in found], next=following)
 
 
 def _existing(session: Session, webhook_id: str) -> Webhook:
