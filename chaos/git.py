@@ -61,6 +61,13 @@ class Repository:
         """The commit and those before it along first parents, the newest first."""
         return self.run("rev-list", "--first-parent", f"--max-count={most}", commit).split()
 
+    def branches(self, *, most: int = 50) -> dict[str, str]:
+        """Name of each branch, here and at remotes (`origin/main`), and its last commit; the newest first."""
+        listed = "--format=%(refname:short) %(objectname) %(symref)", "refs/heads", "refs/remotes"
+        found = self.run("for-each-ref", "--sort=-committerdate", f"--count={most}", *listed)
+        # What only stands for another branch, as origin/HEAD does, names that one as a third word.
+        return dict(line.split() for line in found.splitlines() if len(line.split()) == 2)
+
     def between(self, good: str, bad: str) -> list[str]:
         """Commits after `good` up to `bad` along first parents, the oldest first."""
         good, bad = self.commit(good), self.commit(bad)

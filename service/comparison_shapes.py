@@ -181,9 +181,12 @@ class MachineItem(Shape):
 
 
 class SeriesShape(Shape):
-    """`seeded`: some of it is made up (`phoenix demo --seed-data`)."""
+    """`branches`: with commits of which there are trials, the newest first; none where no checkout knows them.
+    `seeded`: some of it is made up (`phoenix demo --seed-data`).
+    """
 
     items: list[SeriesItem]
     codes: list[CodeItem]
+    branches: list[str]
     machines: list[MachineItem]
     seeded: bool

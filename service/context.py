@@ -53,7 +53,7 @@ class Service:
             raise
         self.metrics.observe(self.database, settings)
         self.feed = Feed(self.database)
-        self.known = Known(database=self.database, repository=repository_of())
+        self.known = Known(database=self.database, repository=repository_of(settings.repository))
         self.indexer = Indexer(self.database, settings.directory)
         self.clockwork = Clockwork(settings, self.database, self._compare)
         self.postman = Postman(self.database)

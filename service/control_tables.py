@@ -73,12 +73,16 @@ class LoginSession(Base):
 
 
 class ServiceRow(Base):
-    """One service on this database, known by its data directory. Its heartbeat is the lease on what it runs."""
+    """One service on this database, known by its data directory. Its heartbeat is the lease on what it runs.
+
+    `fingerprint`: of its machine, as the history names it.
+    """
 
     __tablename__ = "services"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     host: Mapped[str] = mapped_column(String(100))
+    fingerprint: Mapped[str | None] = mapped_column(String(12))
     pid: Mapped[int]
     version: Mapped[str] = mapped_column(String(40))
     url: Mapped[str] = mapped_column(String(200))

@@ -258,6 +258,11 @@ def machines(session: Session) -> list[dict[str, object]]:
     ]
 
 
+def commits(session: Session) -> set[str]:
+    """All that were measured without changes that a working tree had added."""
+    return set(session.scalars(select(PointRow.commit).where(PointRow.diff == "").distinct()))
+
+
 def is_measured(session: Session, code: str) -> bool:
     """Whether there is a finished trial of the code of this name."""
     commit, _, diff = code.partition("-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -16,6 +17,7 @@ from chaos.compare.rows import Side
 from chaos.git import GitError, Repository
 from chaos.revisions import codes_named, missing_ancestors
 from service import history
+from service.branches import Branches
 from service.database import Database
 
 # Points of ancestors, of each scenario, among which a base looks for sessions since the last change of level.
@@ -31,12 +33,26 @@ class Known:
     _subjects: dict[str, str | None] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def history(self, scenario: str, fault: str, metric: str, *, fingerprint: str | None, newest: int) -> History:
-        """The newest points of it, none if there are none of this machine."""
+    def history(
+        self,
+        scenario: str,
+        fault: str,
+        metric: str,
+        *,
+        fingerprint: str | None = None,
+        branch: str | None = None,
+        newest: int,
+    ) -> History:
+        """The newest points of it, none if there are none of this machine and branch. Raises UnknownBranch."""
+        commits = None if branch is None else self.branches.line(branch)
         with self.database.read() as session:
-            points = history.newest_points(session, scenario, newest, fingerprint=fingerprint)
+            points = history.newest_points(session, scenario, newest, fingerprint=fingerprint, commits=commits)
             found = history.samples(session, points)
         return history_of(found, scenario, fault=fault, metric=metric, newest=newest)
+
+    @cached_property
+    def branches(self) -> Branches:
+        return Branches(self.repository)
 
     def compare(
         self, base: str, head: str, *, scenario: str | None = None, trials_as_units: bool = False

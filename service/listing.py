@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,13 +11,14 @@ from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from chaos.verdict import Verdict
+from service.control_tables import ServiceRow
 from service.states import RunState
 from service.tables import Run, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFilter:
-    """Which runs a list holds; what is left out (None) excludes none."""
+    """Which runs a list holds; what is left out (None) excludes none. `host`: of the service that runs it."""
 
     states: Sequence[RunState] = ()
     verdict: Verdict | None = None
@@ -26,6 +27,8 @@ class RunFilter:
     schedule: str | None = None
     workload: str | None = None
     commit: str | None = None
+    commits: Collection[str] | None = None
+    host: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -42,6 +45,10 @@ class RunFilter:
             found.append(Run.state.in_(self.states))
         if self.commit is not None:
             found.append(_begins(Run.commit, self.commit))
+        if self.commits is not None:
+            found.append(Run.commit.in_(self.commits))
+        if self.host is not None:
+            found.append(Run.service_id.in_(select(ServiceRow.id).where(ServiceRow.host == self.host)))
         if self.since is not None:
             found.append(Run.created_at >= self.since)
         if self.until is not None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from chaos.compare.samples import digest_of
+from chaos.provenance import machine
 from service import endings, halts, store
 from service.control_tables import ServiceRow
 from service.fitting import fit_text
@@ -43,6 +45,7 @@ def register(session: Session, service: str, settings: Settings) -> None:
     """This service is here (again)."""
     row = session.get(ServiceRow, service) or ServiceRow(id=service)
     row.host, row.pid, row.version = fit_text(socket.gethostname(), 100), os.getpid(), _version()
+    row.fingerprint = digest_of(machine())
     row.url, row.max_active, row.started_at = settings.address, settings.max_active, store.now()
     row.heartbeat_at, row.stopped_at, row.trouble = store.now(), None, None
     session.add(row)

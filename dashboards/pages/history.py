@@ -25,7 +25,7 @@ async def page(request: Request, api: Api) -> Shown:
     chosen = choose(dict(request.query_params), series["items"])
     if chosen is None:
         return Shown(template="history.html", context={"series": (), "history": None, "seeded": False})
-    query = {name: chosen[name] for name in ("scenario", "fault", "fingerprint", "limit")}
+    query = {name: chosen[name] for name in ("scenario", "fault", "fingerprint", "branch", "limit")}
     metrics = list(PHASES) if chosen["view"] == "phases" else []
     history, *phases = await asyncio.gather(
         api.get("history", metric=chosen["metric"], **query),
@@ -53,6 +53,7 @@ def choose(query: Json, series: Sequence[Json]) -> Json | None:
         "metric": query["metric"] if query.get("metric") in metrics else usual,
         "metrics": metrics,
         "fingerprint": query.get("fingerprint") or None,
+        "branch": query.get("branch") or None,
         "limit": int(query["limit"]) if query.get("limit", "").isdigit() else DEFAULT_RANGE,
         "view": query["view"] if query.get("view") in VIEWS else "trials",
         "log": query.get("y") == "log",
@@ -66,6 +67,7 @@ def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: J
     return {
         "series": series["items"],
         "machines": [_machine(item) for item in series["machines"]],
+        "branches": series["branches"],
         "chosen": chosen,
         "history": history,
         "views": VIEWS,
@@ -76,6 +78,7 @@ def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: J
         "breaks": history["breaks"],
         "noise": history["noise"],
         "files": files(chosen),
+        "kept": [(name, value) for name, value in _drawing(chosen).items() if value],
         "href": lambda **changes: _href(chosen, **changes),
         "seeded": bool(series.get("seeded")),
     }
@@ -116,7 +119,7 @@ def _change(change: Json, history: Json) -> dict[str, Any]:
 
 def files(chosen: Json) -> list[tuple[str, str]]:
     """What is drawn, for programs and for spreadsheets."""
-    names = ("scenario", "fault", "metric", "fingerprint", "limit")
+    names = ("scenario", "fault", "metric", "fingerprint", "branch", "limit")
     query = urlencode({name: chosen[name] for name in names if chosen[name]})
     return [("JSON", f"/api/v1/history?{query}"), ("CSV", f"/api/v1/history/file?{query}")]
 
@@ -131,6 +134,15 @@ def _machine(item: Json) -> tuple[str, str]:
     return item["fingerprint"], f"{item['fingerprint'][:8]} {name}".strip()
 
 
+def _drawing(chosen: Json) -> dict[str, str | int | None]:
+    """How it is drawn, where that is not as usual."""
+    return {
+        "limit": chosen["limit"] if chosen["limit"] != DEFAULT_RANGE else None,
+        "view": chosen["view"] if chosen["view"] != "trials" else None,
+        "y": "log" if chosen["log"] else None,
+    }
+
+
 def _href(chosen: Json, **changes: str | int | None) -> str:
     """The address of this view with something else chosen: every view is a permalink."""
     query = {
@@ -138,9 +150,8 @@ def _href(chosen: Json, **changes: str | int | None) -> str:
         "fault": chosen["fault"],
         "metric": chosen["metric"],
         "fingerprint": chosen["fingerprint"],
-        "limit": chosen["limit"] if chosen["limit"] != DEFAULT_RANGE else None,
-        "view": chosen["view"] if chosen["view"] != "trials" else None,
-        "y": "log" if chosen["log"] else None,
+        "branch": chosen["branch"],
+        **_drawing(chosen),
         **changes,
     }
     return f"/history?{urlencode({name: value for name, value in query.items() if value})}"

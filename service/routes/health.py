@@ -24,10 +24,13 @@ workers_router = APIRouter(tags=["queue"], responses=PROBLEMS)
 
 
 class ServiceShape(Shape):
-    """One service on this database. `alive`: heard of within its lease; `trouble`: why it starts nothing."""
+    """One service on this database. `alive`: heard of within its lease; `trouble`: why it starts nothing.
+    `fingerprint`: of its machine, as the history names it.
+    """
 
     id: str
     host: str
+    fingerprint: str | None
     pid: int
     version: str
     url: str
@@ -111,6 +114,7 @@ def _shape(row: ServiceRow, *, alive: bool, trials: list[str]) -> ServiceShape:
     return ServiceShape(
         id=row.id,
         host=row.host,
+        fingerprint=row.fingerprint,
         pid=row.pid,
         version=row.version,
         url=row.url,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -9,6 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from chaos.compare.history import Annotation
 from chaos.compare.samples import METRICS, TOTAL
 from service import history
+from service.branches import UnknownBranch
 from service.comparison_shapes import HistoryShape, SeriesShape
 from service.known import Known
 from service.problems import Problem, not_found
@@ -18,12 +21,23 @@ from service.routes.notes import about
 router = APIRouter(tags=["history"], responses=PROBLEMS)
 
 Name = Annotated[str, Query(max_length=64)]
+Fingerprint = Annotated[str | None, Query(max_length=12, description="Trials of this machine only")]
+Branch = Annotated[str | None, Query(max_length=200, description="Commits of this branch only")]
 MOST_REMARKS = 200
 
 
 async def _known(service: ServiceOf) -> Known:
     """Kept with the service, because it remembers what it has read."""
     return service.known
+
+
+@contextmanager
+def no_such_branch() -> Iterator[None]:
+    """Raises Problem 404 in place of UnknownBranch."""
+    try:
+        yield
+    except UnknownBranch as error:
+        raise Problem(404, "not-found", str(error)) from None
 
 
 KnownOf = Annotated[Known, Depends(_known)]
@@ -35,6 +49,7 @@ def list_series(service: ServiceOf, known: KnownOf) -> SeriesShape:
     trials."""
     with service.database.read() as session:
         measured = history.codes(session, most=history.MOST_CODES)
+        commits = history.commits(session)
         document = {
             "items": history.series(session),
             "machines": history.machines(session),
@@ -52,7 +67,7 @@ def list_series(service: ServiceOf, known: KnownOf) -> SeriesShape:
         }
         for code, trials, at in measured
     ]
-    return SeriesShape.model_validate({**document, "codes": codes})
+    return SeriesShape.model_validate({**document, "codes": codes, "branches": known.branches.holding(commits)})
 
 
 @router.get("/history")
@@ -62,7 +77,8 @@ def show_history(
     scenario: Name,
     metric: Name = TOTAL,
     fault: Name = "",
-    fingerprint: Annotated[str | None, Query(max_length=12, description="Trials of this machine only")] = None,
+    fingerprint: Fingerprint = None,
+    branch: Branch = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Newest points to show")] = 200,
 ) -> HistoryShape:
     """A point for each code and session, oldest first; levels, where they changed, and each machine's noise."""
@@ -76,8 +92,10 @@ def show_history(
         raise not_found("finished trial of scenario", scenario)
     if fault and fault not in faults:
         raise not_found("fault of this scenario", fault)
-    found = known.history(scenario, fault, metric, fingerprint=fingerprint, newest=limit)
+    with no_such_branch():
+        found = known.history(scenario, fault, metric, fingerprint=fingerprint, branch=branch, newest=limit)
     if not found.points:
-        raise not_found(f"finished trial of scenario {scenario!r} on machine", fingerprint or "")
+        where = [f"{kind} {name!r}" for kind, name in (("machine", fingerprint), ("branch", branch)) if name]
+        raise Problem(404, "not-found", f"there is no finished trial of scenario {scenario!r} on {', '.join(where)}")
     subjects = known.subjects({point.first.code.commit for point in found.points})
     return HistoryShape.model_validate(found.to_json(remarks, subjects=subjects))

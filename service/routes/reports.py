@@ -14,7 +14,7 @@ from chaos.compare import present
 from chaos.compare.samples import TOTAL
 from service.routes.common import PROBLEMS, ServiceOf
 from service.routes.comparisons import Revision, compared
-from service.routes.history import KnownOf, Name, show_history
+from service.routes.history import Branch, Fingerprint, KnownOf, Name, show_history
 
 router = APIRouter(tags=["files"], responses=PROBLEMS)
 
@@ -70,11 +70,12 @@ def download_history(
     scenario: Name,
     metric: Name = TOTAL,
     fault: Name = "",
-    fingerprint: Annotated[str | None, Query(max_length=12, description="Trials of this machine only")] = None,
+    fingerprint: Fingerprint = None,
+    branch: Branch = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Newest points")] = 1000,
 ) -> Response:
     """One metric of a scenario as CSV: a row a trial, in seconds; empty where it did not recover."""
-    found = show_history(service, known, scenario, metric, fault, fingerprint, limit)
+    found = show_history(service, known, scenario, metric, fault, fingerprint, branch, limit)
     head = ("at", "session", "code", "fingerprint", "scenario", "fault", "metric", "seconds")
     rows = (
         (point.at.isoformat(), point.session, point.code, point.fingerprint, scenario, found.fault, metric, value)

@@ -26,6 +26,7 @@ from service.routes.common import (
     chosen_trial,
     existing_run,
 )
+from service.routes.history import Branch, no_such_branch
 from service.shapes import Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, Why, WorkerList
 from service.states import RunState
 from service.tables import Run
@@ -65,12 +66,16 @@ def list_runs(
     schedule: Name = None,
     workload: Name = None,
     commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
+    branch: Branch = None,
+    host: Annotated[str | None, Query(max_length=100, description="Run by the service of this host")] = None,
     since: Moment | None = None,
     until: Moment | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> RunPage:
     """Newest first. `since` and `until` are when they were submitted."""
+    with no_such_branch():
+        commits = None if branch is None else service.known.branches.line(branch)
     which = listing.RunFilter(
         states=state or (),
         verdict=verdict,
@@ -79,6 +84,8 @@ def list_runs(
         schedule=schedule,
         workload=workload,
         commit=commit,
+        commits=commits,
+        host=host,
         since=since,
         until=until,
     )

@@ -346,6 +346,14 @@ class FakeApi:
         if query["scenario"] not in {item["scenario"] for item in self.series["items"]}:
             return problem(404, "Not Found", f"there is no history of {query['scenario']!r}")
         found = fake_history.history(query["scenario"], query["metric"], int(query.get("limit", 200)))
+        if query.get("branch") not in (None, *fake_history.BRANCHES):
+            return problem(404, "Not Found", f"there is no branch {query['branch']!r}; there are: main")
+        if query.get("branch") == "feature/faster" and query["scenario"] == "kill-one":
+            return problem(404, "Not Found", "there is no finished trial of scenario 'kill-one' on this branch")
+        if query.get("branch") == "feature/faster":
+            return JSONResponse(fake_history.newest(found, fake_history.BRANCHES["feature/faster"]))
+        if query.get("fingerprint") == fake_history.FINGERPRINTS[1]:
+            return JSONResponse(fake_history.newest(found, 8))
         return JSONResponse(found if self.machine_changed else {**found, "breaks": []})
 
     async def comparisons(self, request: Request) -> Response:

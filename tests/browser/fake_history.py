@@ -20,6 +20,8 @@ MACHINES: list[Json] = [
     {"fingerprint": FINGERPRINTS[1], "machine": {"cpu": "EPYC 9B14", "cores": 8, "kernel": "6.8"}, "trials": 40,
      "sessions": 8},
 ]  # fmt: skip
+# The newest nights of each are what was measured of it.
+BRANCHES = {"main": NIGHTS, "feature/faster": 6}
 SERIES = (("kill-one", "kill", 0.45), ("stop-one", "stop", 1.2))
 
 
@@ -43,7 +45,14 @@ def series() -> Json:
          "trials": 10, "last_at": at(night)}
         for night in reversed(range(NIGHTS))
     ]  # fmt: skip
-    return {"items": items, "codes": codes, "machines": MACHINES, "seeded": False}
+    return {"items": items, "codes": codes, "branches": list(BRANCHES), "machines": MACHINES, "seeded": False}
+
+
+def newest(found: Json, count: int) -> Json:
+    """Of a history the last nights, all of one machine."""
+    points = [{**point, "index": index} for index, point in enumerate(found["points"][-count:])]
+    level = {"first": 0, "last": count - 1, "median": found["segments"][-1]["median"]}
+    return {**found, "points": points, "segments": [level], "change_points": [], "breaks": [], "annotations": []}
 
 
 def history(scenario: str, metric: str, limit: int = 200) -> Json:

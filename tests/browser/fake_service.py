@@ -53,10 +53,10 @@ def halt(**changes: object) -> Json:
 
 
 SERVICES: list[Json] = [
-    {"id": "svc-1", "host": "bench-1", "pid": 811, "version": "0.1.0", "url": "http://127.0.0.1:8642",
+    {"id": "svc-1", "host": "bench-1", "fingerprint": "3fa9c2d4e1b0", "pid": 811, "version": "0.1.0", "url": "http://127.0.0.1:8642",
      "started_at": iso(-90000), "heartbeat_at": iso(-3), "alive": True, "max_active": 1, "trials": ["t-r3"],
      "stopped_at": None, "trouble": None},
-    {"id": "svc-2", "host": "bench-2", "pid": 90, "version": "0.1.0", "url": "http://127.0.0.1:8642",
+    {"id": "svc-2", "host": "bench-2", "fingerprint": "77b0aa19c3d2", "pid": 90, "version": "0.1.0", "url": "http://127.0.0.1:8642",
      "started_at": iso(-200000), "heartbeat_at": iso(-5000), "alive": False, "max_active": 1, "trials": [],
      "stopped_at": None, "trouble": "the disk is full"},
 ]  # fmt: skip

@@ -118,6 +118,14 @@ async def test_a_view_of_the_history_is_a_permalink(pages: httpx.AsyncClient) ->
     assert "/history?scenario=stop-one&fault=stop&metric=detect&limit=30&view=phases&y=log" in page
 
 
+async def test_the_history_of_a_branch_is_a_permalink(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/history?scenario=stop-one&branch=feature/faster&y=log")
+    assert page.count('href="/trials/t-stop-one-') == 6 * 5 and "<option selected>feature/faster</option>" in page
+    assert "branch=feature%2Ffaster&view=phases&y=log" in page and '<input type="hidden" name="y" value="log">' in page
+    assert "/api/v1/history/file?scenario=stop-one&fault=stop&metric=recovery&branch=feature%2Ffaster" in page
+    assert "there is no branch 'gone'" in await body(pages, "/history?branch=gone", 404)
+
+
 async def test_an_unknown_scenario_is_said_in_words(pages: httpx.AsyncClient) -> None:
     assert "there is no history of 'nope'" in await body(pages, "/history?scenario=nope", 404)
 

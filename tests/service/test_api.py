@@ -356,4 +356,4 @@ async def test_openapi_tells_of_problems_and_keys(api: Harness) -> None:
 async def test_a_misspelt_query_parameter_is_named_with_the_known_ones(api: Harness) -> None:
     answer = await api.client.get("/api/v1/runs", params={"curser": "3"})
     assert answer.status_code == 422
-    assert "'curser': this resource knows commit, cursor, limit, " in answer.json()["detail"]
+    assert "'curser': this resource knows branch, commit, cursor, host, limit, " in answer.json()["detail"]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from chaos.compare.samples import Code, TrialSample
+from chaos.git import Repository
 from chaos.provenance import Provenance
 from chaos.record import Spec
 from chaos.scenario import parse_scenario
@@ -20,8 +21,9 @@ from service.database import Database
 from service.history import Finished
 from service.history_tables import DigestRow, PointRow, SampleRow
 from service.indexer import Indexer
-from tests.comparing import MACHINE, SCENARIO, sample, times
-from tests.service.helpers import Harness, statements
+from service.tables import Run
+from tests.comparing import MACHINE, SCENARIO, Scratch, sample, times
+from tests.service.helpers import Harness, problem, statements
 from tests.service.test_archive import a_run, elsewhere
 from tests.service.test_comparisons import OLD, get, spread, write
 
@@ -146,3 +148,33 @@ async def test_a_request_asks_as_often_however_many_trials_there_are(api: Harnes
                 assert (await api.client.get(f"/api/v1{path}")).status_code == 200
             counts[-1].append(len(seen))
     assert counts[0] == counts[1], counts
+
+
+@pytest.mark.both_databases
+async def test_a_branch_shows_the_points_and_runs_of_its_commits(api: Harness, tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path / "scratch")
+    first, second = scratch.commit("first"), scratch.commit("second")
+    scratch.git("checkout", "--quiet", "-b", "side", first)
+    third = scratch.commit("third")
+    scratch.git("update-ref", "refs/remotes/origin/main", second)
+    scratch.git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")
+    scratch.git("branch", "empty", scratch.git("commit-tree", "-m", "no parent", f"{first}^{{tree}}"))
+    api.service.known = replace(api.service.known, repository=Repository(root=scratch.root))
+    fill(api.service.database, *(sample(i, code=Code(commit=c)) for i, c in enumerate((first, second, third))))
+    assert sorted((await api.get("/history/series"))["branches"]) == ["main", "origin/main", "side"]
+    for branch, commits in (("main", [first, second]), ("origin/main", [first, second]), ("side", [first, third])):
+        found = await api.get("/history", scenario="kill-one", branch=branch)
+        assert [point["code"] for point in found["points"]] == commits
+    for path in ("/history?scenario=kill-one&branch=gone", "/runs?branch=gone"):
+        said = problem(await api.client.get(f"/api/v1{path}"), 404)["detail"]
+        assert "there is no branch 'gone'" in said and "side" in said
+    none = problem(await api.client.get("/api/v1/history?scenario=kill-one&branch=empty"), 404)["detail"]
+    assert "of scenario 'kill-one' on branch 'empty'" in none
+    run = await api.submit()
+    with api.service.database.write() as session:
+        session.execute(update(Run).values(commit=third, service_id=api.service.executor.service))
+    assert [one["id"] for one in (await api.get("/runs", branch="side"))["items"]] == [run["id"]]
+    assert (await api.get("/runs", branch="main"))["items"] == []
+    (here,) = (await api.get("/services"))["items"]
+    assert len((await api.get("/runs", host=here["host"]))["items"]) == 1 and len(here["fingerprint"]) == 12
+    assert (await api.get("/runs", host="elsewhere"))["items"] == []
