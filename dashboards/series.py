@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlencode
 
 from dashboards import text
-from dashboards.api import Api, Json
+from dashboards.api import Api, Json, NotFound
 
 SLOWER = 1.05
 """A level that rose by less is no news; the same limit as the gate of comparisons has."""
 MOST_SERIES = 60
+METRIC = "recovery"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +56,30 @@ class Line:
     since: str
 
 
-async def all_histories(api: Api, *, limit: int, metric: str = "recovery") -> Overview:
-    """The history of the first MOST_SERIES series, by `metric` or (a fault on a spare) by the first that there is."""
+async def all_histories(api: Api, *, limit: int) -> Overview:
+    """The history of every series."""
     series = await api.get("history", "series")
-    histories = await asyncio.gather(
-        *(
-            api.get(
-                "history",
-                scenario=item["scenario"],
-                fault=item["fault"],
-                metric=metric if metric in item["metrics"] else item["metrics"][0],
-                limit=limit,
-            )
-            for item in series["items"][:MOST_SERIES]
-        )
-    )
+    histories = await histories_of(api, series["items"], limit=limit)
     return Overview(histories=histories, machines=series["machines"], seeded=bool(series.get("seeded")))
+
+
+async def histories_of(api: Api, items: Sequence[Json], *, limit: int, **which: str | None) -> list[Json]:
+    """Those of the first MOST_SERIES of these, by the recovery time, or (a fault on a spare) by what there is of it.
+
+    `which`: the machine and the branch; a series that has nothing of them is left out.
+    """
+    found = await asyncio.gather(*(_history(api, item, limit, which) for item in items[:MOST_SERIES]))
+    return [history for history in found if history is not None]
+
+
+async def _history(api: Api, item: Json, limit: int, which: Mapping[str, str | None]) -> Json | None:
+    metric = METRIC if METRIC in item["metrics"] else item["metrics"][0]
+    try:
+        return await api.get(
+            "history", scenario=item["scenario"], fault=item["fault"], metric=metric, limit=limit, **which
+        )
+    except NotFound:
+        return None
 
 
 def line_of(history: Json, now: datetime) -> Line:

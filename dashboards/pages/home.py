@@ -12,9 +12,10 @@ from starlette.requests import Request
 
 from dashboards import text
 from dashboards.api import Api, Json
+from dashboards.pages.narrowed import VERDICTS, Narrowed, narrowed
 from dashboards.pages.runs import RunRow, run_row
 from dashboards.pages.shown import Shown
-from dashboards.series import Line, all_histories, line_of
+from dashboards.series import Line, histories_of, line_of
 
 LAST_S = 24 * 3600
 SESSIONS = 30
@@ -39,19 +40,28 @@ class Red:
 async def page(request: Request, api: Api) -> Shown:
     now = datetime.now(UTC)
     since = (now - timedelta(seconds=LAST_S)).isoformat()
-    recent, schedules, queue, overview = await asyncio.gather(
-        api.items("runs", since=since, limit=RECENT),
+    series, suites, services, schedules, queue, newest = await asyncio.gather(
+        api.get("history", "series"),
+        api.items("suites"),
+        api.items("services"),
         api.items("schedules"),
         api.get("queue"),
-        all_histories(api, limit=SESSIONS),
+        api.items("runs", limit=1),
     )
-    newest = recent or await api.items("runs", limit=1)
-    red_runs = [run for run in recent if run.get("verdict") in RED]
+    which = narrowed(dict(request.query_params), series, suites, services)
+    chosen = [item for item in series["items"] if which.fits_series(item)]
+    recent, histories = await asyncio.gather(
+        api.items("runs", since=since, limit=RECENT, **which.runs),
+        histories_of(api, chosen, limit=SESSIONS, **which.histories),
+    )
+    red_runs = [run for run in recent if run.get("verdict") in RED and which.fits_verdict(run)]
     trials = await asyncio.gather(*(api.items("runs", run["id"], "trials") for run in red_runs[:LOOKED_INTO]))
     reasons = {run["id"]: why_red(own) for run, own in zip(red_runs, trials, strict=False)}
-    lines = [line_of(history, now) for history in overview.histories]
-    context = home_page(recent, newest, schedules, queue, lines, reasons, now)
-    return Shown(template="home.html", context={**context, "seeded": overview.seeded or any_seeded(newest)})
+    lines = [line_of(history, now) for history in histories]
+    empty = not newest and not series["items"]
+    context = home_page(recent, newest, schedules, queue, lines, reasons, now, which)
+    seeded = bool(series.get("seeded")) or any_seeded(newest)
+    return Shown(template="home.html", context={**context, "empty": empty, "seeded": seeded})
 
 
 def home_page(
@@ -62,17 +72,19 @@ def home_page(
     lines: Sequence[Line],
     reasons: Mapping[str, str],
     now: datetime,
+    which: Narrowed,
 ) -> dict[str, Any]:
     """The context of home.html."""
+    lines = [line for line in lines if which.fits_line(line)]
+    fitting = [schedule for schedule in schedules if which.fits_schedule(schedule)]
     ended = [run for run in recent if run["state"] not in ("QUEUED", "RUNNING")]
     running = [run_row(run, now) for run in recent if run["state"] == "RUNNING"]
-    due = sorted((item for item in schedules if item.get("next_due")), key=lambda item: str(item["next_due"]))
+    due = sorted((item for item in fitting if item.get("next_due")), key=lambda item: str(item["next_due"]))
     return {
-        "empty": not newest and not lines,
-        "counts": [
-            (verdict, sum(run.get("verdict") == verdict for run in ended)) for verdict in ("PASS", "FAIL", "UNKNOWN")
-        ],
-        "red": reds(ended, schedules, lines, reasons, now),
+        "which": which,
+        "verdicts": VERDICTS,
+        "counts": [(verdict, sum(run.get("verdict") == verdict for run in ended)) for verdict in VERDICTS],
+        "red": reds([run for run in ended if which.fits_verdict(run)], fitting, lines, reasons, now),
         "lines": lines,
         "running": running,
         "queued": queue.get("queued", 0),

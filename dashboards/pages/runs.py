@@ -17,7 +17,7 @@ STATES = ("QUEUED", "RUNNING", *ENDED)
 VERDICTS = ("PASS", "FAIL", "UNKNOWN")
 PARTS = {"run": "disturbed run", "twin": "undisturbed twin", "checks": "checks", "done": "done"}
 PAGE_SIZE = 25
-FILTERS = ("state", "verdict", "scenario", "suite", "schedule", "commit")
+FILTERS = ("state", "verdict", "scenario", "suite", "schedule", "commit", "host", "branch")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -261,7 +261,9 @@ class FakeApi:
     # --- the routes ---
 
     async def list_runs(self, request: Request) -> Response:
-        wanted = {name: request.query_params.get(name) for name in ("state", "verdict", "scenario")}
+        if request.query_params.get("host") == "bench-2":
+            return JSONResponse({"items": [], "next": None})
+        wanted = {name: request.query_params.get(name) for name in ("state", "verdict", "scenario", "suite")}
         found = [run for run in self.runs if all(value in (None, run[name]) for name, value in wanted.items())]
         since = request.query_params.get("since")
         found = [run for run in found if since is None or run["created_at"] >= since]

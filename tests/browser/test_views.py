@@ -89,6 +89,30 @@ async def test_home_says_what_is_red_and_why(api: FakeApi, pages: httpx.AsyncCli
     assert page.count("<polyline") == 2, "a line for each series"
 
 
+async def test_home_is_narrowed_by_its_address(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.machine_changed = False
+    page = await body(pages, "/?scenario=stop-one&branch=main")
+    assert page.count("<polyline") == 1 and "stop-one became slower: +25 %" in page
+    assert 'href="/?branch=main"' in page and 'href="/?scenario=stop-one&branch=main&verdict=FAIL"' in page
+    assert (
+        'href="/runs?scenario=stop-one&branch=main&verdict=PASS"' in page and "<option selected>main</option>" in page
+    )
+    page = await body(pages, "/?branch=feature/faster")
+    assert page.count("<polyline") == 1 and "kill-one" not in page.split('id="home"')[1], "nothing of it was measured"
+    page = await body(pages, "/?host=bench-2")
+    assert "became slower" not in page and "Nothing runs now." in page, "another machine, on which no level rose"
+    assert (await body(pages, "/?suite=nightly&verdict=PASS")).count("<polyline") == 2
+    assert "Nothing of what is chosen" in await body(pages, "/?scenario=gone&host=bench-1&verdict=FAIL")
+
+
+async def test_a_verdict_narrows_what_is_red_and_counts_all(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.runs[2]["created_at"], api.runs[3]["created_at"] = iso(4000), iso(5000)
+    page = await body(pages, "/?verdict=UNKNOWN")
+    assert "freeze-twice: UNKNOWN" in page and "kill-in-backward: FAIL" not in page and "is stale" not in page
+    assert '<a class="tile fail" href="/runs?verdict=FAIL"><span class="big">1</span>' in page
+    assert "No series is so." in page
+
+
 async def test_home_is_calm_when_nothing_is_red(api: FakeApi, pages: httpx.AsyncClient) -> None:
     api.lists["schedules"] = api.lists["schedules"][:1]
     page = await body(pages, "/")
