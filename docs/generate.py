@@ -44,6 +44,7 @@ BODIES: Mapping[str, Mapping[str, object]] = {
     "NewToken": {"name": "ci", "role": "operator"},
     "NewAnnotation": {"text": "new kernel", "scenario": "kill-one"},
     "NewDecision": {"code": "0f" * 20, "state": "acknowledged", "reason": "the copy is verified twice"},
+    "NewBaseline": {"scenario": "kill-one", "code": "v1.4", "reason": "the release that is in use"},
     "Login": {"token": "phx_..."},
 }
 NOTE = "<!-- Written by `python -m docs.generate` from the code; do not edit. -->\n"

@@ -17,6 +17,7 @@ from service.guard import LocalOnly, SafeAnswers, SmallBodies, only_json, only_k
 from service.metrics import Measured, Metrics
 from service.routes import (
     audit,
+    baselines,
     catalog,
     comparisons,
     docs,
@@ -52,6 +53,7 @@ ROUTERS: Final = (
             schedules,
             events,
             catalog,
+            baselines,
             comparisons,
             history,
             reports,

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from service import comparing_cli
-from service.commands import access, archive, runs, safety, schedules
+from service.commands import access, archive, baselines, runs, safety, schedules
 from service.commands.common import INTERRUPTED, AsJson, DatabaseUrl, Directory, database_url, fail
 from service.settings import DEFAULT_PORT, LOOPBACK, MOST_DAYS, Settings, SettingsError, data_directory
 
@@ -41,6 +41,7 @@ for command in (
     app.command()(command)
 app.command("import")(archive.import_)
 app.add_typer(access.app, name="tokens")
+app.add_typer(baselines.app, name="baseline")
 app.add_typer(schedules.app, name="schedule")
 
 

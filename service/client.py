@@ -233,6 +233,15 @@ class Client:
         body = {"code": code, "state": state, "reason": reason, "owner": owner, "link": link}
         return self.post("/triage", body)
 
+    # --- baselines ---------------------------------------------------------------------------------------------------
+
+    def choose_baseline(self, scenario: str, code: str, reason: str) -> Json:
+        """The code that the scenario is held against from now on."""
+        return self.post("/baselines", {"scenario": scenario, "code": code, "reason": reason})
+
+    def remove_baseline(self, scenario: str, reason: str = "") -> None:
+        self.delete(f"/baselines/{_part(scenario)}", reason=reason)
+
     # --- schedules, webhooks, tokens ---------------------------------------------------------------------------------
 
     def schedule_id(self, name: str) -> str:

@@ -30,6 +30,7 @@ from chaos.record import check_report, write_text
 from chaos.revisions import NoSamples, directory_side
 from chaos.scenario import Scenario, load_scenario
 from chaos.trial import interruptible
+from service.baselines import BASELINE
 from service.database import Database
 from service.indexer import Indexer
 from service.known import Known, repository_of
@@ -236,7 +237,7 @@ def _is_directory(name: str) -> bool:
 
 def _is_revision(name: str, repository: Repository | None) -> bool:
     """Of a commit that only trials know too."""
-    if name == WORKING_TREE or re.fullmatch(r"[0-9a-f]{4,40}(-.*)?", name):
+    if name in (WORKING_TREE, BASELINE) or re.fullmatch(r"[0-9a-f]{4,40}(-.*)?", name):
         return True
     try:
         return repository is not None and bool(repository.commit(name))

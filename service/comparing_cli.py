@@ -23,7 +23,12 @@ Twin = Annotated[
 
 
 def compare(
-    base: Annotated[str, typer.Argument(help="Revision (commit, branch, tag, COMMIT-DIFF, .) or directory of trials.")],
+    base: Annotated[
+        str,
+        typer.Argument(
+            help="Revision (commit, branch, tag, COMMIT-DIFF, .), directory of trials, or `baseline`: what was chosen."
+        ),
+    ],
     head: Annotated[str, typer.Argument(help="The same; `.` is the working tree.")],
     ab: Annotated[
         bool, typer.Option("--ab", help="Measure both now, in turns, each in a worktree of its own.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from chaos.compare.samples import Code
 from service.tables import Base, Serial
 
 
@@ -61,7 +63,7 @@ class SampleRow(Base):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     point_id: Mapped[int] = mapped_column(ForeignKey("points.id"))
-    trial: Mapped[str] = mapped_column(String(200))
+    trial: Mapped[str] = mapped_column(String(200), index=True)
     at: Mapped[str] = mapped_column(String(40))
     seed: Mapped[int] = mapped_column(BigInteger)
     judged: Mapped[bool] = mapped_column(Boolean)
@@ -70,3 +72,20 @@ class SampleRow(Base):
     times: Mapped[dict[str, Any]]
     versions: Mapped[dict[str, Any]]
     place: Mapped[str] = mapped_column(String(1000), index=True)
+
+
+class BaselineRow(Base):
+    """The code that a scenario's trials are held against, until somebody chooses another."""
+
+    __tablename__ = "baselines"
+
+    scenario: Mapped[str] = mapped_column(String(200), primary_key=True)
+    commit: Mapped[str] = mapped_column(String(64))
+    diff: Mapped[str] = mapped_column(String(64))
+    at: Mapped[datetime]
+    by: Mapped[str] = mapped_column(String(100))
+    reason: Mapped[str] = mapped_column(Text)
+
+    @property
+    def code(self) -> Code:
+        return Code(commit=self.commit, diff=self.diff)

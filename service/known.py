@@ -14,9 +14,11 @@ from chaos.compare.comparison import Comparison, compare
 from chaos.compare.history import History, baseline
 from chaos.compare.history import history as history_of
 from chaos.compare.rows import Side
+from chaos.compare.samples import TrialSample
 from chaos.git import GitError, Repository
-from chaos.revisions import codes_named, missing_ancestors
-from service import history
+from chaos.revisions import NoSamples, codes_named, missing_ancestors
+from service import baselines, history
+from service.baselines import BASELINE
 from service.branches import Branches
 from service.database import Database
 
@@ -70,6 +72,8 @@ class Known:
         """As `side`; with those of its ancestors where it has too few sessions of its own."""
         with self.database.read() as session:
             side = self._side(session, name, scenario)
+            if name == BASELINE:
+                return side  # it was chosen: nothing stands in for it
             ancestors = missing_ancestors(side, self.repository)
             if not ancestors:
                 return side
@@ -82,6 +86,8 @@ class Known:
         return replace(side, baseline=baseline(older, ancestors))
 
     def _side(self, session: Session, name: str, scenario: str | None) -> Side:
+        if name == BASELINE:
+            return _baseline_side(baselines.samples(session, scenario))
         measured = [code for code, _, _ in history.codes(session, scenario)]
         found = codes_named(name, measured, self.repository)
         return Side(name=name, samples=history.samples(session, history.points_of(session, found, scenario)))
@@ -94,6 +100,14 @@ class Known:
                 found = self.repository.subjects(new)
                 self._subjects.update({commit: found.get(commit) for commit in new})
             return {commit: said for commit in commits if (said := self._subjects.get(commit)) is not None}
+
+
+def _baseline_side(samples: tuple[TrialSample, ...]) -> Side:
+    """Raises NoSamples."""
+    if not samples:
+        raise NoSamples("there is no baseline; choose one with: phoenix baseline choose SCENARIO COMMIT --reason WHY")
+    codes = {sample.code for sample in samples}
+    return Side(name=BASELINE if len(codes) > 1 else codes.pop().name, samples=samples)
 
 
 def repository_of(place: Path | None = None) -> Repository | None:

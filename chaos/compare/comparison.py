@@ -63,7 +63,14 @@ class Comparison:
         }
 
     def _reproduce(self, row: Row) -> str:
-        return f"phoenix compare --ab {self.base.name} {self.head.name} --scenario {row.scenario}"
+        sides = " ".join(_revision(side, row.scenario) for side in (self.base, self.head))
+        return f"phoenix compare --ab {sides} --scenario {row.scenario}"
+
+
+def _revision(side: Side, scenario: str) -> str:
+    """A side of several codes is measured again by the one that it has of this scenario."""
+    codes = [{sample.code for sample in samples} for samples in (side.samples, side.of(scenario))]
+    return codes[1].pop().name if len(codes[0]) > 1 == len(codes[1]) else side.name
 
 
 def compare(base: Side, head: Side, *, rule: Rule = RULE, trials_as_units: bool = False) -> Comparison:

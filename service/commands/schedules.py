@@ -24,7 +24,9 @@ def create(
     revision: Annotated[str | None, typer.Option(help="Of the service's --repository, such as HEAD.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="How often each time.")] = 1,
     overlap: Annotated[str, typer.Option(help="skip, queue or cancel_previous.")] = "skip",
-    base: Annotated[str | None, typer.Option(help="Compare with this commit, or with 'previous'.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Compare with this commit, with 'previous' or with 'baseline'.")
+    ] = None,
     webhook: Annotated[str | None, typer.Option(help="Id of the webhook that is told.")] = None,
     stale_after: Annotated[float | None, typer.Option(help="Alert when no run has ended for so many seconds.")] = None,
     reason: Reason = "",

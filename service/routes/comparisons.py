@@ -21,7 +21,8 @@ Revision = Annotated[
     str,
     Query(
         pattern=f"^{REVISION.pattern}$",
-        description="A commit, the beginning of one, COMMIT-DIFF for a dirty tree, a branch or a tag",
+        description="A commit, the beginning of one, COMMIT-DIFF for a dirty tree, a branch or a tag; "
+        "`baseline`: of each scenario its own",
     ),
 ]
 

@@ -54,9 +54,10 @@ class When(Shape):
 
 
 class NewSchedule(When):
-    """`base`: what each run is compared with: `previous`, or a commit. `misfire_grace_s`: how late it may still start.
+    """`base`: what each run is compared with: `previous`, `baseline` (of each scenario its own), or a commit.
 
-    `stale_after_s`: an alert when no run has ended in order for so long.
+    `misfire_grace_s`: how late it may still start. `stale_after_s`: an alert when no run has ended in order for so
+    long.
     """
 
     name: Annotated[str, text_of(100), Field(pattern=ONE_LINE)]
