@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from dashboards import text, waterfall
@@ -27,6 +28,8 @@ class RecoveryView:
     downtime: str
     columns: Sequence[str]
     """Recovery time, downtime and the phases, in ms without the unit, for a table that says it once."""
+    against: Sequence[str]
+    """Each of these against the baseline's median, such as `+12 %`; empty where there is none."""
     lost_steps: str
     resume_step: str
     generation: str
@@ -36,12 +39,22 @@ class RecoveryView:
     """Why this fault needed no recovery, in a sentence or two; there are then no phases to show."""
 
 
-def recovery_views(raw: Sequence[Json], numbers: Mapping[str, int], steps: Sequence[Json] = ()) -> list[RecoveryView]:
-    """`numbers`: by fault id, as in the table of faults; `steps` around the recoveries put throughput below each."""
-    return [_recovery_view(index, recovery, numbers, steps) for index, recovery in enumerate(raw, 1)]
+Medians = Mapping[str, Mapping[str, float | None]]
 
 
-def _recovery_view(index: int, recovery: Json, numbers: Mapping[str, int], steps: Sequence[Json]) -> RecoveryView:
+def recovery_views(
+    raw: Sequence[Json], numbers: Mapping[str, int], steps: Sequence[Json] = (), medians: Medians = MappingProxyType({})
+) -> list[RecoveryView]:
+    """`numbers`: by fault id, as in the table of faults; `steps` around the recoveries put throughput below each.
+
+    `medians` of the baseline, by fault and metric.
+    """
+    return [_recovery_view(index, recovery, numbers, steps, medians) for index, recovery in enumerate(raw, 1)]
+
+
+def _recovery_view(
+    index: int, recovery: Json, numbers: Mapping[str, int], steps: Sequence[Json], medians: Medians
+) -> RecoveryView:
     fault, target, blamed = recovery.get("fault") or {}, recovery.get("target") or {}, recovery.get("blamed") or {}
     number = numbers.get(str(fault.get("id")), 0)
     right = blamed.get("worker") == target.get("worker") if blamed and target.get("worker") else None
@@ -55,6 +68,7 @@ def _recovery_view(index: int, recovery: Json, numbers: Mapping[str, int], steps
         recovery=text.milliseconds(recovery.get("recovery_s")),
         downtime=text.milliseconds(recovery.get("downtime_s")),
         columns=[text.milliseconds(value, unit="") for value in _columns(recovery)],
+        against=_against(recovery, medians),
         lost_steps=text.NONE if recovery.get("lost_steps") is None else str(recovery["lost_steps"]),
         resume_step=text.NONE if recovery.get("resume_step") is None else str(recovery["resume_step"]),
         generation=text.NONE if recovery.get("generation") is None else str(recovery["generation"]),
@@ -88,6 +102,15 @@ def _needless(recovery: Json) -> str:
 def _columns(recovery: Json) -> list[float | None]:
     phases = [recovery["phases"].get(name) for name in waterfall.PHASES]
     return [recovery.get("recovery_s"), recovery.get("downtime_s"), *phases]
+
+
+def _against(recovery: Json, medians: Medians) -> list[str]:
+    """A fault that stands for many (`mix`, struck as `mix-1`, `mix-2`, ...) has one median for all of them."""
+    fault = str((recovery.get("fault") or {}).get("id") or "")
+    usual = medians.get(fault) or medians.get(fault.rpartition("-")[0]) or {}
+    names = ("recovery", "downtime", *waterfall.PHASES)
+    pairs = zip(_columns(recovery), (usual.get(name) for name in names), strict=True)
+    return [text.percent(value / median) if value is not None and median else "" for value, median in pairs]
 
 
 def fault_rows(faults: Sequence[Json], recoveries: Mapping[int, RecoveryView]) -> list[dict[str, Any]]:

@@ -32,15 +32,16 @@ MOST_RECOVERIES = 40
 
 async def page(request: Request, api: Api) -> Shown:
     trial = await api.get("trials", request.path_params["id"])
-    run, timeline, faults = await asyncio.gather(
+    run, timeline, faults, beside = await asyncio.gather(
         api.get("runs", trial["run"]),
         api.get("trials", trial["id"], "timeline"),
         api.items("runs", trial["run"], "faults", trial=trial["id"]),
+        api.get("trials", trial["id"], "baseline"),
     )
     resumed = sorted({r["resume_step"] for r in timeline["recoveries"] if r.get("resume_step") is not None})
     around = await asyncio.gather(*(_steps_around(api, trial, step) for step in resumed[:MOST_RECOVERIES]))
     steps = list({step["step"]: step for part in around for step in part}.values())
-    context = trial_page(trial, timeline, faults, steps, datetime.now(UTC))
+    context = trial_page(trial, timeline, faults, steps, beside, datetime.now(UTC))
     return Shown(template="trial.html", context={**context, "seeded": bool(run.get("seeded"))})
 
 
@@ -50,7 +51,7 @@ async def _steps_around(api: Api, trial: Json, step: int) -> list[Json]:
 
 
 def trial_page(
-    trial: Json, timeline: Json, faults: Sequence[Json], steps: Sequence[Json], now: datetime
+    trial: Json, timeline: Json, faults: Sequence[Json], steps: Sequence[Json], beside: Json, now: datetime
 ) -> dict[str, Any]:
     """The context of trial.html."""
     numbers = {fault["id"]: number for number, fault in enumerate(faults, 1)}
@@ -60,7 +61,10 @@ def trial_page(
             (name, CHECKS.get(name, ""), check.get("verdict") or "UNKNOWN", check.get("detail") or "")
             for name, check in (trial.get("checks") or {}).items()
         ],
-        "recoveries": recovery_views(timeline["recoveries"], numbers, steps),
+        "recoveries": recovery_views(timeline["recoveries"], numbers, steps, beside["medians"]),
+        "beside": beside,
+        "chosen": text.age(beside["baseline"]["at"], now) if beside["baseline"] else "",
+        "own": beside["baseline"] is not None and beside["baseline"]["code"] == beside["code"],
         "took": text.span(trial.get("started_at"), trial.get("finished_at"), now),
         "started": text.clock(trial.get("started_at")),
         "finished": text.clock(trial.get("finished_at")),

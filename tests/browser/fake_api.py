@@ -211,6 +211,7 @@ class FakeApi:
         self.lists = fake_service.lists()
         self.session: Json = dict(fake_service.EVERYBODY)
         self.peers: Json | None = fake_service.peers()
+        self.beside: Json = fake_service.beside()
         self.queue: Json = {"queued": 0, "running": 1, "halted": None}
         self.series = fake_history.series()
         self.machine_changed = True
@@ -311,6 +312,8 @@ class FakeApi:
             return problem(404, "Not Found", f"there is no trial {request.path_params['id']!r}")
         if request.path_params.get("part") == "timeline":
             return JSONResponse({"trial": f"t-{run['id']}", "run": run["id"], "recoveries": self.recoveries})
+        if request.path_params.get("part") == "baseline":
+            return JSONResponse(self.beside)
         return JSONResponse(self.trial(run))
 
     async def listed(self, request: Request) -> Response:

@@ -96,6 +96,16 @@ def triage(state: str, code: str = "0016" * 10) -> Json:
     return {"code": code, "state": state, "decisions": [decision, earlier]}
 
 
+def beside() -> Json:
+    """A trial of another code than the baseline, whose medians are of the fault f1."""
+    baseline = {"scenario": "kill-in-backward", "code": "5e" * 20, "short": "5e5e5e5e5", "reason": "what is in use",
+                "by": "ada", "at": iso(-3e5)}  # fmt: skip
+    medians = {"f1": {"recovery": 0.40, "downtime": 0.15, "detect": 0.002, "quiesce": 0.006, "replace": 0.1,
+                      "reconstruct": 0.02, "restore": 0.04, "recompute": 0.25}}  # fmt: skip
+    return {"code": "9f2c41d7a0b35e86c1d4f7720a9be5c3d8e6f014", "baseline": baseline, "trials": 12,
+            "medians": medians, "why_not": None}  # fmt: skip
+
+
 AUDIT: list[Json] = [
     {"id": "2", "at": iso(-600), "actor": "ada", "role": "admin", "action": "halt", "target": "h1",
      "reason": "the switch is being replaced", "detail": {}},

@@ -24,6 +24,7 @@ ANSWERS = (
     ("/runs/r3/steps", "/runs/{run_id}/steps"),
     ("/trials/t-r1", "/trials/{trial_id}"),
     ("/trials/t-r1/timeline", "/trials/{trial_id}/timeline"),
+    ("/trials/t-r1/baseline", "/trials/{trial_id}/baseline"),
     ("/fault-kinds", "/fault-kinds"),
     ("/suites", "/suites"),
     ("/session", "/session"),

@@ -209,6 +209,22 @@ async def test_what_was_decided_about_a_regression_stands_with_it(api: FakeApi, 
     assert "/api/v1/triage" not in await body(pages, "/regressions?show=all")
 
 
+async def test_a_trial_stands_beside_the_baseline(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/trials/t-r1")
+    assert "+12 % against the baseline" in page and "the median of 12 trials of it" in page
+    killed, frozen = re.findall(r'<tr><th scope="row"><a href="#recovery-.*?</tr>', page, re.DOTALL)
+    assert re.findall(r"[+−±]\d+ %", killed) == ["+12 %", "+25 %", "+5 %", "+7 %", "+18 %", "+8 %", "−3 %", "+5 %"]
+    assert " %" not in frozen, "the baseline has no such fault"
+    assert 'data-post="/api/v1/baselines"' in page and "/compare?base=baseline&head=9f2c41d7a" in page
+    api.beside |= {"medians": {}, "trials": 0, "why_not": "it was measured on another machine"}
+    assert "stands beside it: it was measured on another machine" in await body(pages, "/trials/t-r1")
+    api.beside |= {"baseline": {**api.beside["baseline"], "code": api.beside["code"]}}
+    page = await body(pages, "/trials/t-r1")
+    assert "This trial is one of it." in page and "/api/v1/baselines" not in page
+    api.beside |= {"baseline": None}
+    assert "kill-in-backward has none." in await body(pages, "/trials/t-r1")
+
+
 async def test_the_fault_console_strikes_the_run_that_trains(api: FakeApi, pages: httpx.AsyncClient) -> None:
     api.kinds[1] |= {"supported": False, "unsupported_reason": "no permission to stop processes"}
     api.faults[1] |= {"ttl_s": 60.0}
