@@ -16,11 +16,13 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from chaos.compare.samples import Code
 from chaos.provenance import Provenance
 from chaos.record import Spec, TrialDirectory
 from chaos.scenario import Scenario
 from chaos.verdict import worst
-from service import catalog, history, store
+from service import baselines, catalog, history, store
+from service.callers import LOCAL
 from service.database import Database
 from service.history import Finished
 from service.hub import Hub
@@ -75,7 +77,19 @@ def seed(
         kept = night.started > last - timedelta(days=KEPT_NIGHTS)
         written += _write_night(directory, database, night, kept=kept)
         told(f"{night.started:%Y-%m-%d}  {night.suite}  commit {night.commit[:9]}  {len(night.trials)} trials")
+    _choose_baselines(database, told_nights)
     return Seeded(nights=len({night.started for night in told_nights}), trials=written)
+
+
+def _choose_baselines(database: Database, told: Sequence[Night]) -> None:
+    """Of each scenario the first night on the machine that is used now."""
+    first = next(night for night in told if night.machine == told[-1].machine)
+    with database.write() as session:
+        for scenario in SCENARIOS:
+            row = baselines.choose(
+                session, LOCAL, scenario, Code(commit=first.commit), "the first night here (made up)"
+            )
+            row.at = first.started + timedelta(hours=7)
 
 
 def _write_night(directory: Path, database: Database, night: Night, *, kept: bool) -> int:

@@ -86,6 +86,8 @@ async def test_it_reads_like_real_trials_and_says_that_it_is_none(tmp_path: Path
         assert run["progress"] == {"done": 24, "total": 24} and run["step"] == run["steps"] - 1
         trial = await api.get(f"/trials/{run['trials'][0]}")
         assert trial["verdict"] == "PASS" and len(trial["recoveries"]) == 1
+        beside = await api.get(f"/trials/{trial['id']}/baseline")
+        assert beside["trials"] == 6 and set(beside["medians"]) == {trial["recoveries"][0]["fault"]["id"]}
         timeline = await api.get(f"/trials/{trial['id']}/timeline")
         rows = {bar["row"] for bar in timeline["recoveries"][0]["bars"]}
         assert rows == {"coordinator", "rank 0", "rank 1", "rank 2", "rank 3"}
