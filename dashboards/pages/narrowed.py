@@ -12,6 +12,8 @@ from dashboards.series import Line
 PICKED = ("suite", "scenario", "host", "branch")
 NAMES = (*PICKED, "verdict")
 VERDICTS = ("PASS", "FAIL", "UNKNOWN")
+UNKNOWN = "unknown"
+"""No machine is called so: their fingerprints are digests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,7 @@ class Choice:
 @dataclass(frozen=True, kw_only=True)
 class Narrowed:
     """`chosen`: by name, None for what is not narrowed. `scenarios`: those of the chosen suite, None for all.
-    `fingerprint`: of the machine of the chosen host; "" for one that the service does not know.
+    `fingerprint`: of the machine of the chosen host; UNKNOWN for one that no service has told of.
     """
 
     chosen: Mapping[str, str | None]
@@ -84,7 +86,7 @@ def narrowed(query: Mapping[str, str], series: Json, suites: Sequence[Json], ser
     chosen = {name: query.get(name) or None for name in NAMES}
     if chosen["verdict"] not in VERDICTS:
         chosen["verdict"] = None
-    hosts = {str(item["host"]): str(item["fingerprint"] or "") for item in services}
+    hosts = {str(item["host"]): str(item["fingerprint"] or UNKNOWN) for item in services}
     there = {
         "suite": sorted(str(item["name"]) for item in suites),
         "scenario": list(dict.fromkeys(str(item["scenario"]) for item in series["items"])),
@@ -100,7 +102,7 @@ def narrowed(query: Mapping[str, str], series: Json, suites: Sequence[Json], ser
             if len(values) > (name == "host") or chosen[name]
         ],
         scenarios=None if chosen["suite"] is None else scenarios.get(chosen["suite"], frozenset()),
-        fingerprint=None if chosen["host"] is None else hosts.get(chosen["host"], ""),
+        fingerprint=None if chosen["host"] is None else hosts.get(chosen["host"], UNKNOWN),
     )
 
 

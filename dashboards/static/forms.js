@@ -10,6 +10,7 @@ import { all, find, show } from "./dom.js";
 import { arrange, faultBody, outcome, prepareFaultForm } from "./faultform.js";
 
 export function prepareForms(root = document) {
+  for (const form of all("form[method=get]", root)) form.addEventListener("formdata", withoutEmpty);
   for (const form of all("form[data-post], form[data-delete]", root)) {
     form.addEventListener("submit", send);
     if (form.id === "fault-form") prepareFaultForm(form);
@@ -18,6 +19,11 @@ export function prepareForms(root = document) {
       choose(form, picker);
     }
   }
+}
+
+/** What is not chosen has no place in the address that a form leads to. */
+function withoutEmpty({ formData }) {
+  for (const [name, value] of [...formData]) if (value === "") formData.delete(name);
 }
 
 /** Of the parts of a form that belong to one choice each, show the chosen one; the others do not count. */

@@ -53,15 +53,18 @@ def cancel(
 def runs(
     state: Annotated[str | None, typer.Option(help="QUEUED, RUNNING, FINISHED, CANCELLED or ABANDONED.")] = None,
     scenario: Annotated[str | None, typer.Option(help="Only of this scenario.")] = None,
+    branch: Annotated[
+        str | None, typer.Option(help="Only of commits of this branch of the service's checkout.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Only run by the service of this host.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
     server: Server = None,
     directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
     """The newest runs of the service."""
-    query = {name: value for name, value in (("state", state), ("scenario", scenario)) if value is not None}
     with connected(server, directory) as client:
-        answer = client.get("/runs", limit=limit, **query)
+        answer = client.get("/runs", limit=limit, state=state, scenario=scenario, branch=branch, host=host)
     show(answer, as_json, lambda: _table(answer["items"]))
 
 
