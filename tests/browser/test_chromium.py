@@ -353,6 +353,33 @@ def test_signing_in_leads_back(watched: Watched, site: Site) -> None:
     assert site.api.posted[0][2] == {"token": "phx_secret"}
 
 
+@twice
+def test_home_is_narrowed_and_stays_so(watched: Watched, site: Site) -> None:
+    site.api.series["branches"].append("W" * 200)
+    page = watched.open("/?verdict=PASS")
+    page.locator(".narrow summary").click()
+    page.get_by_label("Branch").select_option("main")
+    page.get_by_label("Host").select_option("bench-1")
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_url("**/?verdict=PASS&host=bench-1&branch=main")
+    site.api.runs = []
+    page.evaluate("document.dispatchEvent(new Event('changed'))")
+    expect(page.locator("#home")).to_contain_text("Nothing runs now")
+    expect(page.locator(".filters [aria-current]")).to_have_text(["PASS", "host bench-1 ×", "branch main ×"])
+    page = watched.open(f"/?branch={'W' * 200}")
+    watched.until(lambda: watched.overflow() == 0, "the page fits")
+
+
+@once
+def test_the_code_of_a_trial_becomes_the_baseline(watched: Watched, site: Site) -> None:
+    page = watched.open("/trials/t-r1")
+    page.get_by_label("Why").fill("the release")
+    page.get_by_role("button", name="as baseline").click()
+    expect(page.locator("#baseline-answer")).to_contain_text("It is the baseline of kill-in-backward from now on.")
+    told = {"scenario": "kill-in-backward", "code": site.api.beside["code"], "reason": "the release"}
+    assert site.api.posted[0][0::2] == ("/api/v1/baselines", told)
+
+
 @once
 def test_a_printed_page_is_light_and_has_no_forms(watched: Watched) -> None:
     page = watched.open("/faults")
