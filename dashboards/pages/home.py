@@ -77,6 +77,7 @@ def home_page(
     """The context of home.html."""
     lines = [line for line in lines if which.fits_line(line)]
     fitting = [schedule for schedule in schedules if which.fits_schedule(schedule)]
+    late = () if which.chosen["verdict"] else fitting  # that a night did not happen is no verdict
     ended = [run for run in recent if run["state"] not in ("QUEUED", "RUNNING")]
     running = [run_row(run, now) for run in recent if run["state"] == "RUNNING"]
     due = sorted((item for item in fitting if item.get("next_due")), key=lambda item: str(item["next_due"]))
@@ -84,7 +85,7 @@ def home_page(
         "which": which,
         "verdicts": VERDICTS,
         "counts": [(verdict, sum(run.get("verdict") == verdict for run in ended)) for verdict in VERDICTS],
-        "red": reds([run for run in ended if which.fits_verdict(run)], fitting, lines, reasons, now),
+        "red": reds([run for run in ended if which.fits_verdict(run)], late, lines, reasons, now),
         "lines": lines,
         "running": running,
         "queued": queue.get("queued", 0),

@@ -74,11 +74,11 @@ class Narrowed:
         return self.chosen["verdict"] in (None, run.get("verdict"))
 
     def fits_schedule(self, schedule: Json) -> bool:
-        """By what it runs. Where it will run, and of which branch, is not known before; it has no verdict."""
+        """By what it runs. Where it will run, and of which branch, is not known before."""
         run = schedule["run"]
         suite, scenario = self.chosen["suite"], self.chosen["scenario"]
         named = run.get("scenario_name") or (run.get("scenario") or {}).get("name")
-        return suite in (None, run.get("suite")) and scenario in (None, named) and self.chosen["verdict"] is None
+        return suite in (None, run.get("suite")) and scenario in (None, named)
 
 
 def narrowed(query: Mapping[str, str], series: Json, suites: Sequence[Json], services: Sequence[Json]) -> Narrowed:
