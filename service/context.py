@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import importlib
 import json
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +71,7 @@ class Service:
         self.executor.start()
         for loop in self._loops:
             loop.start()
+        threading.Thread(target=_warm_up, name="phoenix-warm-up", daemon=True).start()
 
     def _executor(self) -> Executor:
         """Raises SettingsError, having closed the database, where this service cannot say that it is there."""
@@ -204,3 +208,10 @@ def _own(settings: Settings, secret: str) -> int:
 
 def _unusable(directory: Path, error: OSError) -> SettingsError:
     return SettingsError(f"cannot use the data directory {directory}: {error.strerror}; choose one with --dir")
+
+
+def _warm_up() -> None:
+    """Else the first reader of a history waits a second for what the statistics import."""
+    for library in ("scipy.stats", "ruptures"):
+        with contextlib.suppress(ImportError):  # who needs it says so
+            importlib.import_module(library)
