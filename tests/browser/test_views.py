@@ -299,7 +299,7 @@ async def test_who_has_not_signed_in_is_sent_to_do_so_and_comes_back(api: FakeAp
 async def test_an_empty_view_says_what_fills_it(
     api: FakeApi, pages: httpx.AsyncClient, path: str, command: str
 ) -> None:
-    api.runs, api.series = [], {"items": [], "codes": [], "machines": []}
+    api.runs, api.series = [], {"items": [], "codes": [], "branches": [], "machines": []}
     api.lists = {name: [] for name in api.lists}
     assert command in await body(pages, path)
 
