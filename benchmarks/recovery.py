@@ -23,7 +23,7 @@ from benchmarks.stats import Spread
 from chaos.errors import ChaosError
 from chaos.faults import PlannedFault
 from chaos.record import Result, TrialDirectory
-from chaos.scenario import Cluster, Scenario
+from chaos.scenario import CHECKS, Cluster, Scenario
 from chaos.trial import EXIT_CODES, EXIT_USAGE, interruptible, run_trial
 from chaos.verdict import Verdict, worst
 from phoenix_core.events import Event, read_events
@@ -114,8 +114,8 @@ def page(document: Mapping[str, object], where: Mapping[str, object], command: s
         f"\n{late} of {len(samples)} faults came while no warm spare stood by; their wait for one is in the numbers.\n"
     )
     text += "\n" + table(
-        ["trial", "verdict", "fired", "recovered", "twin", "agreement", "no_leak"],
-        [[str(r["seed"]), r["verdict"], *(r["checks"][c]["verdict"] for c in r["checks"])] for r in results],
+        ["trial", "verdict", *CHECKS],
+        [[str(r["seed"]), r["verdict"], *(r["checks"][c]["verdict"] for c in CHECKS)] for r in results],
     )
     return text
 

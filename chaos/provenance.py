@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Final
 
 from phoenix_core.events import boot_id
 
 _DISTRIBUTIONS = ("phoenix-resilience", "torch", "numpy")
 _DIFF_DIGITS = 12
+_CODE: Final = ("--", ".", ":(exclude)benchmarks/results", ":(exclude)README.md")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +73,14 @@ def provenance(root: Path | None = None) -> Provenance:
 def tree_diff(root: Path) -> str | None:
     """Names what the working tree at `root` differs by from its commit: "" for nothing, None where git cannot tell.
 
-    New files count with their contents, what git ignores does not.
+    New files count with their contents; what git ignores does not, nor do files that benchmarks write their results to.
     """
-    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all")
+    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all", *_CODE)
     if status is None:
         return None
     if not status:
         return ""
-    digest = hashlib.sha256(_git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color") or b"")
+    digest = hashlib.sha256(_git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", *_CODE) or b"")
     for entry in sorted(entry for entry in status.split(b"\0") if entry.startswith(b"?? ")):
         digest.update(entry)
         path = root / os.fsdecode(entry[3:])
