@@ -24,7 +24,7 @@ from phoenix_core.errors import GenerationSuperseded, PhoenixError
 from phoenix_core.formation import Connection, Formation
 from phoenix_core.glooidle import nothing_will_come
 from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
-from phoenix_core.work import MESSAGES, described
+from phoenix_core.work import MESSAGES, described, part
 
 BACKEND: Final = "phoenix"
 BURY_LIMIT_S: Final = 3.0
@@ -366,6 +366,7 @@ class Hub:
         deadline = time.monotonic() + BURY_LIMIT_S
         for grave in self._graves:
             grave.join(max(0.0, deadline - time.monotonic()))
+        part(0.5)
         for formation in self._formations:
             formation.end()
         self._formations.clear()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,7 @@ WITHOUT_FUTURE: Final = MESSAGES | {"reduce_scatter", "reduce_scatter_single", "
 ALIKE: Final = frozenset(("allreduce", "allreduce_coalesced", "broadcast", "reduce"))
 """Those to which every member brings as many numbers."""
 DEVICE_POLL_S: Final = 50e-6
+_waiters: WeakSet[threading.Thread] = WeakSet()
 
 
 def described(name: str, args: tuple[Any, ...]) -> str:
@@ -140,5 +142,17 @@ def _awaited(inner: Any) -> Future[Any]:
         with suppress(RuntimeError):  # let go meanwhile
             outcome[0](outcome[1])
 
-    threading.Thread(target=run, name="phoenix-work", daemon=True).start()
+    waiter = threading.Thread(target=run, name="phoenix-work", daemon=True)
+    _waiters.add(waiter)
+    waiter.start()
     return future
+
+
+def part(limit_s: float) -> None:
+    """Before the process ends, and after its groups have: let who waits for them come back, for `limit_s` in all.
+
+    A thread that comes back from gloo while the interpreter ends aborts the process; one that never does is no harm.
+    """
+    deadline = time.monotonic() + limit_s
+    for waiter in list(_waiters):
+        waiter.join(max(0.0, deadline - time.monotonic()))
