@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Final
 
 _said: set[str] = set()
@@ -25,7 +26,13 @@ TWINS_DIFFER: Final = (
 def say_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
-        print(f"phoenix: {text}", file=sys.stderr, flush=True)
+        tell(f"phoenix: {text}")
+
+
+def tell(text: str) -> None:
+    """Say it on standard error, if that can be written: no job may end because its terminal or its disk is gone."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def shortened(text: str, limit: int = 500) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phoenix_core.advice import tell
 from phoenix_core.events import EventWriter
 from phoenix_core.health import Health, HealthSettings
 from phoenix_core.reachability import PROBE_S
@@ -340,7 +341,7 @@ class Agent:
                 self._heard_at = now
             previous = now
             if now - self._heard_at > self.config.detection.lease_s:
-                print("phoenix: the coordinator is silent; this node ends its workers", file=sys.stderr, flush=True)
+                tell("phoenix: the coordinator is silent; this node ends its workers")
                 main.cancel()
             for process in self._processes.values():
                 self._check(process, now)
@@ -388,8 +389,7 @@ async def _serve(config: AgentConfig) -> None:
 def main() -> None:
     # A terminal's Ctrl-C goes to the whole group; the launcher alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    given = sys.stdin.read()
-    if not given:
+    if not (given := sys.stdin.read()):
         sys.exit(1)  # the launcher has died before it could say what node this is
     config = AgentConfig.from_json(json.loads(given))
     with contextlib.suppress(ConnectionError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from phoenix_core.advice import tell
 from phoenix_core.sockets import keep_out
 from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import decode, encode
@@ -55,7 +55,7 @@ class Control:
             for line in reader:
                 on_command(decode(line))
         if not self._leaving:
-            print("phoenix: the agent of this node is gone; this worker ends", file=sys.stderr, flush=True)
+            tell("phoenix: the agent of this node is gone; this worker ends")
             os._exit(1)
 
     def _beat(self, progress: Callable[[], dict[str, object]]) -> None:

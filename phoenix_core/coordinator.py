@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from phoenix_core.advice import tell
 from phoenix_core.agent import start_ticks
 from phoenix_core.events import EventWriter
 from phoenix_core.ledger import Book, Ledger
@@ -247,7 +248,7 @@ class Coordinator:
                 case Record():
                     self.events.emit(decision.kind, at=None, **decision.fields)
                     if said := self._narrator.line(decision, time.monotonic()):
-                        print(f"phoenix: {said}", file=sys.stderr, flush=True)
+                        tell(f"phoenix: {said}")
                 case Spawn():
                     self._to_node(decision.node, {"op": "spawn", "worker": decision.worker})
                 case Kill():
@@ -333,7 +334,7 @@ async def serve(config: dict[str, Any]) -> int:
     coordinator = Coordinator(job, token=config["token"], events=events, book=Book(config["ledger_fds"]))
     end = await coordinator.run(socket.socket(fileno=config["control_fd"]))
     if end.outcome != "completed":
-        print(f"phoenix run: the job {end.outcome}: {end.reason}", file=sys.stderr, flush=True)
+        tell(f"phoenix run: the job {end.outcome}: {end.reason}")
     return EXIT_CODES[end.outcome]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
+import numpy
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -16,8 +19,9 @@ class Batches:
     """Endless batches of `loader`, epoch after epoch: `protect(data=batches)`, then `next(batches)` inside the step.
 
     `epoch` and `position` (batches of this epoch that were given out) are all its state. The order of an epoch follows
-    from `seed` and the epoch's number alone, also for samplers that draw it from the global generator, which is left as
-    it was; a sampler with `set_epoch` is told the epoch. Put back to a position, the batches before it are not loaded
+    from `seed` and the epoch's number alone, also for samplers that draw it from a global generator (of torch, numpy or
+    Python), which is left as it was; one of the sampler's own is seeded for each epoch, from what it began with. A
+    sampler with `set_epoch` is told the epoch. Put back to a position, the batches before it are not loaded
     again. With `num_workers` above 0, what a dataset draws in its worker processes is not drawn again: derive that from
     the index of the sample. Raises UsageError for a loader that has no positions.
     """
@@ -39,6 +43,11 @@ class Batches:
         self._order = _Order(getattr(loader, name))
         # The one way to a position that loads nothing; the loader refuses plain assignment once it is made.
         object.__setattr__(loader, name, self._order)
+        samplers = (self._order.sampler, getattr(self._order.sampler, "sampler", None))
+        own = {
+            id(found): found for each in (loader, *samplers) if (found := getattr(each, "generator", None)) is not None
+        }
+        self._generators = [(generator, generator.initial_seed()) for generator in own.values()]
         self._iterator: Iterator[Any] | None = None
         self.epoch = 0
         self.position = 0
@@ -53,12 +62,13 @@ class Batches:
     def __next__(self) -> Any:
         """The next batch, of the next epoch where this one is over. Raises UsageError where an epoch has none."""
         for _ in range(2):
-            if self._iterator is None:
-                self._iterator = self._open()
-            for batch in self._iterator:
+            # An iterator that a failure elsewhere interrupts in here has gone on or not: it is not kept.
+            iterator, self._iterator = self._open() if self._iterator is None else self._iterator, None
+            for batch in iterator:
                 self.position += 1
+                self._iterator = iterator
                 return batch
-            self.epoch, self.position, self._iterator = self.epoch + 1, 0, None
+            self.epoch, self.position = self.epoch + 1, 0
         raise UsageError("Batches(loader): the loader gave no batch in a whole epoch; is the dataset empty?")
 
     def state_dict(self) -> dict[str, int]:
@@ -76,8 +86,9 @@ class Batches:
             tell = getattr(each, "set_epoch", None)
             if tell is not None:
                 tell(self.epoch)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hash((self._seed, self.epoch)))
+        for generator, began in self._generators:
+            generator.manual_seed(hash((self._seed, self.epoch, began)))
+        with _drawn_from(hash((self._seed, self.epoch))):
             order = iter(sampler)
             first = list(islice(order, 1))  # now: it is here that a sampler draws from the global generator
             self._order.rest = islice(chain(first, order), self.position, None)
@@ -85,6 +96,21 @@ class Batches:
                 return iter(self._loader)
             finally:
                 self._order.rest = None
+
+
+@contextmanager
+def _drawn_from(seed: int) -> Iterator[None]:
+    """What is drawn here from the global generators follows from `seed`, and they are as before afterwards."""
+    python, numbers = random.getstate(), numpy.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            numpy.random.set_state(numbers)
 
 
 class _Order:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from phoenix_core.advice import tell
 
 KINDS: Final[Mapping[str, str]] = {
     # coordinator
@@ -156,7 +157,7 @@ class EventWriter:
     def _lose(self, error: OSError) -> None:
         if not self._lossy:
             self._lossy = True
-            print(f"phoenix: events are being lost: {error.strerror}", file=sys.stderr, flush=True)
+            tell(f"phoenix: events are being lost: {error.strerror}")
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from phoenix_core.advice import tell
 from phoenix_core.coordinator import EXIT_CODES
 from phoenix_core.storeserver import StoreServer
 from phoenix_core.wire import LINE_LIMIT
@@ -68,7 +69,7 @@ class Keeper:
                 )
                 code = 1
                 break
-            print(f"phoenix: the coordinator {how}; another one is started", file=sys.stderr, flush=True)
+            tell(f"phoenix: the coordinator {how}; another one is started")
         server.close()
         return code
 

@@ -51,7 +51,9 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `phoenix run`; dashes and underscores are the same, as in torchrun."""
-    result = _Parser(prog="phoenix run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    # No abbreviations: a script's --n is not our --nnodes.
+    result = _Parser(prog="phoenix run", description=__doc__, formatter_class=layout, allow_abbrev=False)
     add = result.add_argument
     add("--nnodes", default="1", metavar="N", help="nodes that hold ranks, each with an agent of its own (default 1)")
     add("--nproc-per-node", "--nproc_per_node", default="1", metavar="M", help="ranks per node, or 'auto' (default 1)")

@@ -90,8 +90,10 @@ class WorkerSettings:
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> WorkerSettings | None:
-        """None outside of `phoenix run`."""
+        """None outside of `phoenix run`. Raises UsageError under torchrun, whose ranks would train each for itself."""
         if "PHOENIX_WORKER" not in environment:
+            if "TORCHELASTIC_RUN_ID" in environment and environment.get("WORLD_SIZE", "1") != "1":
+                raise UsageError("this script opens phoenix.session(): start it with `phoenix run`, not with torchrun")
             return None
         host, port = environment["PHOENIX_STORE"].rsplit(":", 1)
         run_dir = environment.get("PHOENIX_RUN_DIR")

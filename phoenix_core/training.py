@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from phoenix_core import device_errors
+from phoenix_core.advice import tell
 from phoenix_core.backends import is_broken_collective
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
 from phoenix_core.inbox import Inbox
@@ -247,5 +247,5 @@ class session:  # used as `with phoenix.session() as ft:`
         try:
             self._session.close(error)
         except PhoenixError as stopped:
-            print(f"phoenix: {stopped}", file=sys.stderr, flush=True)
+            tell(f"phoenix: {stopped}")
             raise SystemExit(1) from None

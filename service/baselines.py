@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -16,9 +15,6 @@ from service import audit, history, store
 from service.callers import Caller
 from service.fitting import fit_text
 from service.history_tables import BaselineRow, PointRow, SampleRow
-
-# In place of a revision: of each scenario the code that is its baseline.
-BASELINE: Final = "baseline"
 
 
 @dataclass(frozen=True, kw_only=True)

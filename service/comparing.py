@@ -20,7 +20,7 @@ from chaos.arms import WORKING_TREE, Workshop
 from chaos.compare import present
 from chaos.compare.comparison import Comparison, compare
 from chaos.compare.plan import Bisection, Effort
-from chaos.compare.rows import Side
+from chaos.compare.rows import BASELINE, Side
 from chaos.conductor import SelfPipe
 from chaos.errors import ChaosError
 from chaos.git import GitError, Repository
@@ -30,7 +30,6 @@ from chaos.record import check_report, write_text
 from chaos.revisions import NoSamples, directory_side
 from chaos.scenario import Scenario, load_scenario
 from chaos.trial import interruptible
-from service.baselines import BASELINE
 from service.database import Database
 from service.indexer import Indexer
 from service.known import Known, repository_of

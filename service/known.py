@@ -13,12 +13,11 @@ from sqlalchemy.orm import Session
 from chaos.compare.comparison import Comparison, compare
 from chaos.compare.history import History, baseline
 from chaos.compare.history import history as history_of
-from chaos.compare.rows import Side
+from chaos.compare.rows import BASELINE, Side
 from chaos.compare.samples import TrialSample
 from chaos.git import GitError, Repository
 from chaos.revisions import NoSamples, codes_named, missing_ancestors
 from service import baselines, history
-from service.baselines import BASELINE
 from service.branches import Branches
 from service.database import Database
 

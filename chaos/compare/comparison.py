@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chaos.compare.ranks import holm
-from chaos.compare.rows import Row, Side, scenario_rows
+from chaos.compare.rows import BASELINE, Row, Side, scenario_rows
 from chaos.compare.rule import RULE, Judgement, Outcome, Rule, confirmed, percent
 from chaos.compare.samples import SUCCESS, TrialSample, differences
 
@@ -68,9 +68,9 @@ class Comparison:
 
 
 def _revision(side: Side, scenario: str) -> str:
-    """A side of several codes is measured again by the one that it has of this scenario."""
-    codes = [{sample.code for sample in samples} for samples in (side.samples, side.of(scenario))]
-    return codes[1].pop().name if len(codes[0]) > 1 == len(codes[1]) else side.name
+    """The baseline of several scenarios is measured again by the code that it is of this one."""
+    codes = {sample.code for sample in side.of(scenario)}
+    return codes.pop().name if side.name == BASELINE and len(codes) == 1 else side.name
 
 
 def compare(base: Side, head: Side, *, rule: Rule = RULE, trials_as_units: bool = False) -> Comparison:

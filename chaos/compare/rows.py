@@ -15,6 +15,8 @@ from chaos.compare.samples import GATING, SUCCESS, TrialSample, differences, met
 
 TRIAL: Final = "trial"
 SESSION: Final = "session"
+BASELINE: Final = "baseline"
+"""In place of a revision: of each scenario the code that was chosen to be its baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler, TensorDataset
 
 from phoenix_core.data import Batches
 from phoenix_core.errors import UsageError
@@ -49,6 +51,31 @@ def kept_workers() -> DataLoader[Any]:
     return shuffled(num_workers=1, persistent_workers=True)
 
 
+def own_generator() -> DataLoader[Any]:
+    return shuffled(generator=torch.Generator().manual_seed(4))
+
+
+class Drawn(Sampler[int]):
+    """An order drawn by `draw` as a pass begins."""
+
+    def __init__(self, draw: Callable[[], list[int]]) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw())
+
+    def __len__(self) -> int:
+        return 10
+
+
+def by_numpy() -> DataLoader[Any]:
+    return DataLoader(Numbers(10), batch_size=3, sampler=Drawn(lambda: numpy.random.permutation(10).tolist()))
+
+
+def by_python() -> DataLoader[Any]:
+    return DataLoader(Numbers(10), batch_size=3, sampler=Drawn(lambda: random.sample(range(10), 10)))
+
+
 def taken(batches: Batches, count: int) -> list[list[int]]:
     return [torch.as_tensor(next(batches)).flatten().tolist() for _ in range(count)]
 
@@ -58,6 +85,7 @@ def taken(batches: Batches, count: int) -> list[list[int]]:
     [
         *((make, position) for make in (shuffled, distributed, one_by_one) for position in (0, 2, 4, 5, 9)),
         *((make, position) for make in (workers, kept_workers) for position in (2, 5)),
+        *((make, position) for make in (own_generator, by_numpy, by_python) for position in (0, 2, 5)),
     ],
 )
 def test_from_any_position_the_same_batches_follow(make: Any, position: int) -> None:
@@ -78,6 +106,30 @@ def test_batches_before_the_position_are_not_loaded() -> None:
     batches.load_state_dict({"epoch": 3, "position": 2})
     next(batches)
     assert isinstance(loader.dataset, Numbers) and len(loader.dataset.read) == 3
+
+
+def test_a_batch_whose_loading_was_interrupted_is_given_out_again() -> None:
+    """The sampler has gone on by then, the position has not."""
+
+    class Interrupted(BaseException):
+        pass
+
+    class Slow(TensorDataset):
+        broken = False
+
+        def __getitem__(self, index: int) -> Any:
+            if index == 5 and not self.broken:
+                self.broken = True
+                raise Interrupted
+            return (self.tensors[0][index],)
+
+    batches = Batches(DataLoader(Slow(torch.arange(12)), batch_size=2))
+    given = [next(batches)[0].tolist() for _ in range(2)]
+    before = batches.state_dict()
+    with pytest.raises(Interrupted):
+        next(batches)
+    batches.load_state_dict(before)
+    assert [*given, next(batches)[0].tolist()] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_the_global_generator_is_left_as_it_was() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from phoenix_core.launcher import main
+from phoenix_core.advice import tell
+from phoenix_core.errors import UsageError
+from phoenix_core.launcher import main, parser
+from phoenix_core.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,23 @@ def test_a_mistake_is_named_and_nothing_is_started(
         main([str(tmp_path / "dir") if argument == "DIR" else argument for argument in arguments])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_scripts_option_is_not_taken_for_the_beginning_of_one_of_ours() -> None:
+    options = parser().parse_args(["--nnodes", "2", "train.py", "--n", "160", "--pause", "3"])
+    assert (options.nnodes, options.script, options.arguments) == ("2", "train.py", ["--n", "160", "--pause", "3"])
+
+
+def test_what_cannot_be_said_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        tell("nobody hears it")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+
+
+def test_under_torchrun_a_session_is_refused() -> None:
+    with pytest.raises(UsageError, match="not with torchrun"):
+        WorkerSettings.from_environment({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"})
+    assert WorkerSettings.from_environment({"WORLD_SIZE": "2"}) is None, "a shell may have that for anybody"
