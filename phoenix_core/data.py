@@ -20,10 +20,10 @@ class Batches:
 
     `epoch` and `position` (batches of this epoch that were given out) are all its state. The order of an epoch follows
     from `seed` and the epoch's number alone, also for samplers that draw it from a global generator (of torch, numpy or
-    Python), which is left as it was; one of the sampler's own is seeded for each epoch, from what it began with. A
-    sampler with `set_epoch` is told the epoch. Put back to a position, the batches before it are not loaded
-    again. With `num_workers` above 0, what a dataset draws in its worker processes is not drawn again: derive that from
-    the index of the sample. Raises UsageError for a loader that has no positions.
+    Python), which is left as it was; a torch.Generator of the loader's or sampler's own (`generator`) is seeded for
+    each epoch. A sampler with `set_epoch` is told the epoch. Put back to a position, the batches before it are not
+    loaded again. With `num_workers` above 0, what a dataset draws in its worker processes is not drawn again: derive
+    that from the index of the sample. Raises UsageError for a loader that has no positions.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int = 0) -> None:
@@ -43,11 +43,10 @@ class Batches:
         self._order = _Order(getattr(loader, name))
         # The one way to a position that loads nothing; the loader refuses plain assignment once it is made.
         object.__setattr__(loader, name, self._order)
-        samplers = (self._order.sampler, getattr(self._order.sampler, "sampler", None))
-        own = {
-            id(found): found for each in (loader, *samplers) if (found := getattr(each, "generator", None)) is not None
-        }
-        self._generators = [(generator, generator.initial_seed()) for generator in own.values()]
+        draws = (loader, self._order.sampler, getattr(self._order.sampler, "sampler", None))
+        own = {id(found): found for found in (getattr(each, "generator", None) for each in draws)}
+        own_of_torch = [found for found in own.values() if isinstance(found, torch.Generator)]
+        self._generators = [(generator, generator.initial_seed()) for generator in own_of_torch]
         self._iterator: Iterator[Any] | None = None
         self.epoch = 0
         self.position = 0

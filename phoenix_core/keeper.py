@@ -10,7 +10,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -61,12 +60,8 @@ class Keeper:
                 break
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             if not self._may_start_again(time.monotonic()):
-                print(
-                    f"phoenix run: the coordinator {how}, for the {CRASHES + 1}th time within {WITHIN_S:.0f} s; "
-                    "the job stops",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                often = f"for the {CRASHES + 1}th time within {WITHIN_S:.0f} s"
+                tell(f"phoenix run: the coordinator {how}, {often}; the job stops")
                 code = 1
                 break
             tell(f"phoenix: the coordinator {how}; another one is started")
@@ -102,11 +97,9 @@ class Keeper:
     def _give_up(self, process: subprocess.Popen[str]) -> None:
         if not self._given_up:
             why = "every agent has ended" if self._interrupted() is None else "it was told to end"
-            print(
+            tell(
                 f"phoenix run: the coordinator (pid {process.pid}) does not answer though {why} "
-                f"{self._patience_s:.0f} s ago; it is killed and the job stops",
-                file=sys.stderr,
-                flush=True,
+                f"{self._patience_s:.0f} s ago; it is killed and the job stops"
             )
         self._given_up = True
         process.kill()

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from phoenix_core.advice import tell
 from phoenix_core.bandwidth import parse_rate
 from phoenix_core.checkpoint import newest, set_aside
 from phoenix_core.errors import UsageError
@@ -175,16 +176,16 @@ def _checkpoints(
     root = _writable(options.checkpoint_dir, "--checkpoint-dir", fail).resolve()
     found = newest(root)
     for reason in found.refused:
-        print(f"phoenix run: a checkpoint is not used: {reason}", file=sys.stderr)
+        tell(f"phoenix run: a checkpoint is not used: {reason}")
     if found.boundary is not None and found.world_size != world_size:
         fail.error(
             f"--checkpoint-dir {options.checkpoint_dir}: its checkpoint is of {found.world_size} ranks, this job has "
             f"{world_size}; give another directory, or as many ranks"
         )
     if found.boundary is not None:
-        print(f"phoenix run: begins from the checkpoint of step {found.boundary}", file=sys.stderr)
+        tell(f"phoenix run: begins from the checkpoint of step {found.boundary}")
     for path in set_aside(root, after=found.boundary or 0):
-        print(f"phoenix run: set aside: {path}", file=sys.stderr)
+        tell(f"phoenix run: set aside: {path}")
     return CheckpointSettings(directory=root, every=every, keep=keep), found.boundary or 0
 
 
@@ -245,7 +246,7 @@ class Launcher:
                 agent.wait()
         if self._interrupted is not None:
             if code < 0:  # it came before the coordinator could have said so, or that one could not
-                print("phoenix run: the job stopped: interrupted", file=sys.stderr)
+                tell("phoenix run: the job stopped: interrupted")
             return 130
         return code
 

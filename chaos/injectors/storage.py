@@ -182,11 +182,10 @@ def _held(directory: Path) -> Iterator[int]:
     if not directory.is_dir():
         raise TargetGone(NONE_YET)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as unless_it_works:
+        unless_it_works.callback(os.close, descriptor)
         yield descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
+        unless_it_works.pop_all()
 
 
 @contextlib.contextmanager

@@ -58,6 +58,8 @@ def own_generator() -> DataLoader[Any]:
 class Drawn(Sampler[int]):
     """An order drawn by `draw` as a pass begins."""
 
+    generator = numpy.random.default_rng(1)  # of that name, and none of torch's
+
     def __init__(self, draw: Callable[[], list[int]]) -> None:
         self.draw = draw
 
