@@ -16,7 +16,14 @@ LATE_DRAW: Final = (
     "this script draws random numbers or moves its data position after a step's gradients are ready. If a rank dies in "
     "the few milliseconds after, its replacement repeats those draws. Do it at the start of the step instead."
 )
-
+EARLY_CHANGE: Final = (
+    "this script changes protected parameters before optimizer.step(). If a rank dies in such a step the others "
+    "execute it again and change them twice. Do it in or after optimizer.step()."
+)
+COPIES: Final = (
+    "{} has parameters that require gradients, but no DistributedDataParallel keeps them equal: each rank sends its "
+    "whole state to a peer at every step. If it is a copy (an average of the weights) call requires_grad_(False) on it."
+)
 TWINS_DIFFER: Final = (
     "replicas of this job hold different parameters or optimizer state, although their layout says that they are equal "
     "(were they seeded differently?). Snapshots travel whole."

@@ -21,7 +21,7 @@ from phoenix_core.advice import LATE_COLLECTIVE, say_once
 from phoenix_core.bandwidth import Throttle
 from phoenix_core.communicator import BACKEND, Hub, install
 from phoenix_core.control import Control
-from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable, UsageError
+from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable
 from phoenix_core.events import EventWriter
 from phoenix_core.exchange import Exchange
 from phoenix_core.formation import Formation, report
@@ -29,6 +29,7 @@ from phoenix_core.gate import Gate
 from phoenix_core.hooks import insist, let_signals_in, on_backward
 from phoenix_core.inbox import Call, Inbox, Plan
 from phoenix_core.kept import Payload
+from phoenix_core.misuse import Misuse
 from phoenix_core.saver import Saver, Written
 from phoenix_core.settings import WorkerSettings, for_script
 from phoenix_core.shards import BESIDE_TRAINING, ShardGate
@@ -45,6 +46,7 @@ class Rank:
         self.rank, self.size, self.generation, self.boundary = 0, 1, 0, 0
         self.live: int | None = None
         self.protected = Protected()
+        self._misuse = Misuse(self.protected)
         self.inbox = Inbox()
         of = {"worker": settings.worker, "node": settings.node} if settings else {}
         self.events = EventWriter(settings.events if settings else None, forgiving=True, **of)
@@ -58,14 +60,13 @@ class Rank:
         self._exchange: Exchange | None = None
         self._call: Call | None = None
         self._early: Formation | None = None
-        self._start, self._in_loop, self._in_step = b"", False, False
+        self._start, self._phase, self._in_loop, self._in_step, self._changing = b"", "", False, False, False
         self._again: tuple[bytes, bytes] | None = None
         self._buckets = ddp.Buckets(self.protected.ddp_modules)
         self._saver: Saver | None = None
         if settings is not None and settings.checkpoint is not None:
             disk, worker = settings.checkpoint, settings.worker
             self._saver = Saver(disk, worker, self.protected, self._buckets, self._part_written)
-        self._phase, self._changing = "", False
 
     # ---------------------------------------------------------------- joining the job
 
@@ -108,6 +109,7 @@ class Rank:
         Raises UsageError for what cannot be restored.
         """
         self.protected.check(self.size)
+        self._misuse.at_loop(self.size)
         if self.size > 1 and self.protected.has_own_state(self.size):
             assert self._exchange is not None
             of_rank = (self.protected, self.inbox, self._enter_phase, self._throttle, self._buckets)
@@ -148,8 +150,9 @@ class Rank:
             self.protected.load_start(start)
             self.protected.load_small(small)
             self._again = None
+        self._start = self.protected.capture_start()
+        self._misuse.at_step(self._start)
         if self.size > 1:
-            self._start = self.protected.capture_start()
             self.gate.arrive(self.boundary)
         if self._saver is not None and self._saver.due(self.boundary):
             self._saver.save(self.boundary, self.rank, self.size, whole=self.gate.whole)
@@ -162,12 +165,8 @@ class Rank:
 
     def commit_step(self, duration_ns: int, recorded: Mapping[str, Any]) -> None:
         """The step is in the live state. Raises UsageError where its gradients wait for another step."""
-        waits = not self._changing and self._phase != "forward"  # in "forward" the script has only left it early
-        if waits and any(p.grad is not None and bool(p.grad.any()) for p in self.protected.parameters()):
-            raise UsageError(
-                f"step {self.boundary} left gradients but called no protected optimizer: accumulate inside one "
-                "`with step`, and hand every optimizer to protect()"
-            )
+        if not self._changing and self._phase != "forward":  # in "forward" the script has only left it early
+            self._misuse.at_end(self.boundary)
         self.before_optimizer()  # of a step that has none
         self._in_step = False
         self._buckets.settled()  # asked for here, where what it costs once is in nobody's way
@@ -200,6 +199,7 @@ class Rank:
         """Return only once nothing of this step can be needed that is not safe."""
         self.hub.verify()
         if not self._changing:
+            self._misuse.at_optimizer(whole=self.gate.whole)
             self.gate.before_optimizer(self.size)
 
     def begin_changing(self) -> None:

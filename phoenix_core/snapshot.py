@@ -79,10 +79,22 @@ class Protected:
 
     def has_own_state(self, world_size: int) -> bool:
         """Whether a rank may hold state of which not every other rank is a live twin."""
+        return self.sharded or bool(self._alone(world_size)) or any(_is_zero(value) for value in self.objects.values())
+
+    def _alone(self, world_size: int) -> set[int]:
+        """Trained parameters that no DDP of the whole world keeps equal on all ranks, by their ids."""
         replicated = [module for module in self.ddp_modules() if module.process_group.size() == world_size]
         twins = {id(parameter) for module in replicated for parameter in module.parameters()}
-        alone = any(parameter.requires_grad and id(parameter) not in twins for parameter in self.parameters())
-        return self.sharded or alone or any(_is_zero(value) for value in self.objects.values())
+        return {id(parameter) for parameter in self.parameters() if parameter.requires_grad} - twins
+
+    def needless_copies(self, world_size: int) -> list[str]:
+        """Modules that no optimizer trains, if ranks have state of their own (see above) for these alone."""
+        alone = self._alone(world_size)
+        trained = {id(parameter) for optimizer in self.optimizers().values() for _, parameter in _numbered(optimizer)}
+        if self.sharded or alone & trained or any(_is_zero(value) for value in self.objects.values()):
+            return []
+        of = {name: {id(parameter) for parameter in module.parameters()} for name, module in self.modules().items()}
+        return [name for name, parameters in of.items() if parameters & alone and not parameters & trained]
 
     def twins(self, rank: int) -> frozenset[int]:
         """The other ranks whose parameters and optimizer state are those of `rank`, as far as their layout tells."""

@@ -94,12 +94,13 @@ def test_the_numbers_of_changed_lines_are_the_real_ones(kind: str) -> None:
 def test_each_message_to_a_script_is_explained() -> None:
     """By how its longest piece of fixed text begins."""
     guide = GUIDE.read_text()
-    modules = ("training", "recovery", "snapshot", "data")
+    modules = ("training", "misuse", "snapshot", "data")
     messages = [m for name in modules for m in usage_errors(ROOT / "phoenix_core" / f"{name}.py")]
     assert len(messages) > 10
     from phoenix_core import advice
 
-    messages += [advice.LATE_COLLECTIVE.removeprefix("this script "), advice.LATE_DRAW.removeprefix("this script ")]
+    said = (advice.LATE_COLLECTIVE, advice.LATE_DRAW, advice.EARLY_CHANGE, advice.COPIES)
+    messages += [text.removeprefix("this script ").removeprefix("{} ") for text in said]
     assert [message for message in messages if message[:36].strip() not in guide] == []
 
 

@@ -1,0 +1,99 @@
+"""What a script does to its protected state at a wrong time is named, and what is in order is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from phoenix_core import advice
+from phoenix_core.errors import UsageError
+from phoenix_core.misuse import Misuse
+from phoenix_core.snapshot import Protected
+
+
+class Script:
+    """One linear layer, trained with a scaler in torch's own order: gradients stay until the next step."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        self.model = torch.nn.Linear(2, 1)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        self.protected = Protected()
+        self.protected.add({"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler})
+        self.misuse = Misuse(self.protected)
+
+    def begin(self) -> None:
+        self.optimizer.zero_grad()
+        self.misuse.at_step(self.protected.capture_start())
+
+    def backward(self) -> None:
+        self.scaler.scale(self.model(torch.ones(1, 2)).sum() * 4).backward()
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    texts: list[str] = []
+    monkeypatch.setattr("phoenix_core.misuse.say_once", texts.append)
+    return texts
+
+
+@pytest.fixture
+def _alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_scaler_may_skip_the_optimizer() -> None:
+    script = Script(scale=3e38)
+    script.begin()
+    script.backward()
+    script.scaler.step(script.optimizer)
+    script.scaler.update()
+    assert bool(torch.isinf(next(script.model.parameters()).grad).any()), "it did overflow"  # type: ignore[arg-type]
+    script.misuse.at_end(0)
+
+
+def test_gradients_for_a_later_step_are_a_mistake_with_and_without_a_scaler() -> None:
+    script = Script()
+    script.begin()
+    script.backward()
+    with pytest.raises(UsageError, match="step 7 left gradients"):
+        script.misuse.at_end(7)
+    script.optimizer.zero_grad()
+    script.misuse.at_end(7)
+
+
+def test_parameters_that_change_before_the_optimizer_are_told_of(said: list[str]) -> None:
+    script = Script()
+    script.begin()
+    script.backward()
+    script.misuse.at_optimizer(whole=False)
+    script.optimizer.step()
+    script.begin()  # what the step before changed is no change of this one
+    script.misuse.at_optimizer(whole=False)
+    assert said == []
+    with torch.no_grad():
+        script.model.bias.mul_(0.5)
+    script.misuse.at_optimizer(whole=True)  # such a job has a snapshot to begin the step from
+    assert said == []
+    script.misuse.at_optimizer(whole=False)
+    assert said == [advice.EARLY_CHANGE]
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_copy_that_makes_every_rank_send_all_of_its_state_is_named(said: list[str]) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    average = torch.optim.swa_utils.AveragedModel(model.module)
+    protected = Protected()
+    protected.add({"model": model, "optimizer": torch.optim.SGD(model.parameters()), "ema": average})
+    Misuse(protected).at_loop(1)
+    assert protected.has_own_state(1)
+    assert said == [advice.COPIES.format("protect(ema=...)")]
+    average.requires_grad_(False)
+    Misuse(protected).at_loop(1)
+    assert len(said) == 1 and not protected.has_own_state(1)
