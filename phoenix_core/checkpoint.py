@@ -22,6 +22,8 @@ from phoenix_core.errors import CheckpointDamaged
 
 FORMAT: Final = 1
 CHUNK: Final = 1 << 20
+ASIDE: Final = "unusable-"
+"""Before the name of a checkpoint that was set aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,8 @@ def read_part(root: Path, boundary: int, rank: int) -> Part:
         raise CheckpointDamaged(f"{path}: {error}") from error
     if part.format != FORMAT or (part.boundary, part.rank) != (boundary, rank):
         raise CheckpointDamaged(f"{path}: it is of another format, step or rank")
+    if not isinstance(part.world_size, int) or not isinstance(part.directory, str):
+        raise CheckpointDamaged(f"{path}: world_size is not a number, or directory not a name")
     return part
 
 
@@ -94,12 +98,13 @@ def verify(root: Path, part: Part) -> None:
             raise CheckpointDamaged(f"{path}: {error.strerror}") from error
 
 
-def boundaries(root: Path) -> list[int]:
+def boundaries(root: Path, prefix: str = "") -> list[int]:
     """Steps of which anything is there, the latest first. Raises OSError where `root` cannot be listed."""
     if not root.is_dir():
         return []
-    names = (path.name.removeprefix("step-") for path in root.iterdir() if path.name.startswith("step-"))
-    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+    begin = f"{prefix}step-"
+    names = (path.name.removeprefix(begin) for path in root.iterdir() if path.name.startswith(begin))
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
 def complete(root: Path, boundary: int) -> list[Part] | None:
@@ -146,32 +151,34 @@ def set_aside(root: Path, after: int) -> list[Path]:
     for boundary in boundaries(root):
         if boundary > after:
             home = step_directory(root, boundary)
-            moved.append(home.with_name(f"unusable-{home.name}"))
+            moved.append(home.with_name(f"{ASIDE}{home.name}"))
             shutil.rmtree(moved[-1], ignore_errors=True)
             home.rename(moved[-1])
     return moved
 
 
 def prune(root: Path, keep: int, written: int) -> None:
-    """Remove all but the `keep` latest complete checkpoints, and what is incomplete and older than these.
+    """Remove all but the `keep` latest complete checkpoints, and what is incomplete or set aside and older than these.
 
     The one that was just `written`, and later ones, stay in any case.
     """
-    for boundary in _superfluous(root, keep, written):
-        home = step_directory(root, boundary)
+    for home in _superfluous(root, keep, written):
         # The parts first: a removal that is cut short must not leave a checkpoint that looks complete.
         for path in home.glob("rank-*.json"):
             path.unlink(missing_ok=True)
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _superfluous(root: Path, keep: int, written: int) -> Iterator[int]:
-    kept = 0
+def _superfluous(root: Path, keep: int, written: int) -> Iterator[Path]:
+    kept: list[int] = []
     for boundary in boundaries(root):
-        if kept >= keep and boundary < written:
-            yield boundary
+        if len(kept) >= keep and boundary < written:
+            yield step_directory(root, boundary)
         elif complete(root, boundary) is not None:
-            kept += 1
+            kept.append(boundary)
+    for boundary in boundaries(root, ASIDE) if len(kept) >= keep else []:
+        if boundary < min(*kept, written):
+            yield root / f"{ASIDE}{step_directory(root, boundary).name}"
 
 
 def sha256(path: Path) -> str:

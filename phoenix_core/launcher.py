@@ -105,7 +105,7 @@ def _count(text: str, flag: str, fail: argparse.ArgumentParser) -> int:
         fail.error(f"{flag} gpu: ranks train on the CPU in this version; give a number, or auto for one per core")
     if text in ("auto", "cpu"):
         return len(os.sched_getaffinity(0))
-    if not low.isdigit() or int(low) < 1:
+    if not low.isdecimal() or int(low) < 1:
         fail.error(f"{flag} {text}: not a positive whole number")
     return int(low)
 
@@ -132,9 +132,9 @@ def _check_memory(workers: int, fail: argparse.ArgumentParser) -> None:
 
 def _writable(path: Path, flag: str, fail: argparse.ArgumentParser) -> Path:
     """The directory, made where it is not there, and tried."""
-    if path.exists() and not path.is_dir():
-        fail.error(f"{flag} {path}: it is not a directory")
     try:
+        if path.exists() and not path.is_dir():
+            fail.error(f"{flag} {path}: it is not a directory")
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass

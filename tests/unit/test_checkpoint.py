@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -177,6 +178,22 @@ def test_what_cannot_be_used_is_set_aside_and_pushes_nothing_out(root: Path, ran
     saved(ranks, 6)
     assert checkpoint.newest(root).boundary == 6
     assert checkpoint.boundaries(root) == [6, 4, 2]
+    checkpoint.prune(root, 2, written=6)
+    assert aside.is_dir()  # as long as no job has come past it, it may be all that somebody has of that step
+    saved(ranks, 8, 10)
+    checkpoint.prune(root, 2, written=10)
+    assert [path.name for path in root.iterdir() if path.name.startswith("unusable")] == []
+
+
+@pytest.mark.parametrize("wrong", [{"world_size": "two"}, {"directory": 3}])
+def test_what_says_that_a_part_is_complete_may_say_anything(
+    root: Path, ranks: list[Rank], wrong: dict[str, object]
+) -> None:
+    saved(ranks, 2, 4)
+    path = checkpoint.step_directory(root, 4) / "rank-0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    (root / "step-²").mkdir()
+    assert checkpoint.newest(root).boundary == 2
 
 
 def test_the_one_that_was_just_written_stays(root: Path, ranks: list[Rank]) -> None:

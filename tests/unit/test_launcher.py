@@ -20,6 +20,7 @@ from phoenix_core.settings import WorkerSettings
         (["--spares", "-1", "x.py"], "--spares -1: a number from 0 on"),
         (["--max-restarts", "-1", "x.py"], "--max-restarts -1: a number from 0 on"),
         (["--nnodes", "0", "x.py"], "--nnodes 0: not a positive whole number"),
+        (["--nnodes", "²", "x.py"], "--nnodes ²: not a positive whole number"),
         (["--nnodes", "1:4", "x.py"], "the world does not change its size here"),
         (["--nnodes", "1000000", "x.py"], "ask for fewer nodes, ranks or spares"),
         (["--nproc-per-node", "gpu", "x.py"], "ranks train on the CPU in this version"),
@@ -35,6 +36,7 @@ from phoenix_core.settings import WorkerSettings
         (["--checkpoint-dir", "DIR", "--checkpoint-keep", "0", __file__], "at least 1 checkpoint"),
         (["--checkpoint-dir", __file__, __file__], "it is not a directory"),
         (["--run-dir", __file__, __file__], "it is not a directory"),
+        (["--run-dir", "long" * 100, __file__], "it cannot be written: File name too long"),
         (["--checkpoint-dir", "/proc/none", __file__], "it cannot be written"),
     ],
 )
