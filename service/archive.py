@@ -1,12 +1,14 @@
 """Runs out of the database and into it again, by way of the directories of their trials.
 
 A directory holds all of a trial: what it was asked, its events, its result. An export is a tar file of directories; an
-import makes rows of directories, whoever made them, and leaves alone what the database knows already.
+import makes rows of directories, whoever made them, and leaves alone what the database knows already. What people
+decided and noted is in no directory: an export of all runs has it as a file (decisions.py).
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from chaos.errors import ChaosError
 from chaos.record import Result, Spec, TrialDirectory
-from service import endings, history, store
+from service import decisions, endings, history, store
 from service.database import Database
 from service.fitting import fit_text
 from service.hub import Hub
@@ -58,10 +60,15 @@ def export(database: Database, runs: Sequence[str], target: Path) -> tuple[list[
                 raise ArchiveError(f"there is no run {unknown[0]!r}")
             query = query.where(Trial.run_id.in_(runs))
         trials = list(session.scalars(query))
+        decided = None if runs else decisions.export(session)
     written: list[str] = []
     missing: list[str] = []
     try:
         with _whole_or_none(target), tarfile.open(target, "w:gz") as archive:
+            if decided is not None:  # the first: who looks for it need not unpack all
+                entry = tarfile.TarInfo(decisions.FILE)
+                entry.size = len(decided)
+                archive.addfile(entry, io.BytesIO(decided))
             for trial in trials:
                 path = Path(str(trial.directory))
                 if not (path / "spec.json").is_file():
@@ -108,6 +115,23 @@ def import_all(database: Database, paths: Iterable[Path], trials: Path) -> Itera
             raise ArchiveError(f"{path} is no trial directory and holds none (there is no spec.json)")
         for directory in found:
             yield import_one(database, directory)
+
+
+def import_decisions(database: Database, paths: Iterable[Path]) -> int:
+    """What people decided and noted, of exported files; returns how many rows are new. Raises ArchiveError."""
+    new = 0
+    for path in (path for path in paths if path.is_file()):
+        try:
+            with tarfile.open(path) as archive:
+                entry = archive.next()
+                file = archive.extractfile(entry) if entry is not None and entry.name == decisions.FILE else None
+                text = None if file is None else file.read()
+            if text is not None:
+                with database.write() as session:
+                    new += decisions.take_in(session, text)
+        except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+            raise ArchiveError(f"{path}: {decisions.FILE}: {error}") from error
+    return new
 
 
 def import_one(database: Database, directory: Path) -> Imported:
@@ -228,7 +252,7 @@ def _directories(path: Path) -> list[Path]:
 def _unpack(file: Path, trials: Path) -> list[Path]:
     try:
         with tarfile.open(file) as archive:
-            names = sorted({Path(name).parts[0] for name in archive.getnames() if Path(name).parts})
+            names = sorted({Path(name).parts[0] for name in archive.getnames() if Path(name).parts} - {decisions.FILE})
             if foreign := sorted({"/", ".."} & set(names)):
                 raise ArchiveError(f"{file} is no export of trials: it holds names that begin with {foreign[0]}")
             wanted = [name for name in names if not (trials / name).exists()]

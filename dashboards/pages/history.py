@@ -44,17 +44,21 @@ def choose(query: Json, series: Sequence[Json]) -> Json | None:
     if scenario is None:
         return None
     own = [item for item in series if item["scenario"] == scenario]
-    fault = query.get("fault") or (own[0]["fault"] if own else None)
+    faults = [item["fault"] for item in own]
+    fault = query.get("fault")
+    if faults and (not fault or (fault not in faults and any(item["fault"] == fault for item in series))):
+        fault = faults[0]  # the fault of another scenario is what the form had before this one was chosen
     metrics = next((item["metrics"] for item in own if item["fault"] == fault), ["recovery"])
     usual = "recovery" if "recovery" in metrics else metrics[0]
     return {
         "scenario": scenario,
-        "fault": fault,
+        "fault": fault or None,
+        "faults": faults,
         "metric": query["metric"] if query.get("metric") in metrics else usual,
         "metrics": metrics,
         "fingerprint": query.get("fingerprint") or None,
         "branch": query.get("branch") or None,
-        "limit": int(query["limit"]) if query.get("limit", "").isdigit() else DEFAULT_RANGE,
+        "limit": int(query["limit"]) if query.get("limit", "").isdecimal() else DEFAULT_RANGE,
         "view": query["view"] if query.get("view") in VIEWS else "trials",
         "log": query.get("y") == "log",
     }

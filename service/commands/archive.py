@@ -19,7 +19,10 @@ def export(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the trial directories of runs into one file, which `phoenix import` reads anywhere."""
+    """Put the trial directories of runs into one file, which `phoenix import` reads anywhere.
+
+    All runs go with what people noted and decided: annotations, triage, baselines.
+    """
     from service.archive import ArchiveError
     from service.archive import export as write
 
@@ -43,23 +46,28 @@ def import_(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make rows of trial directories; what the database knows already is left alone.
+    """Make rows of trial directories; what the database knows already is left alone, and so are baselines chosen here.
 
     A lost database is made again by: phoenix import DATA_DIRECTORY/trials
 
     Exit code: 0, or 1 where a directory could not be read (the others are imported).
     """
-    from service.archive import ArchiveError, import_all
+    from service.archive import ArchiveError, import_all, import_decisions
 
     with opened(directory, database, make=True) as (found, settings):
         try:
             done = list(import_all(found, paths, settings.trials))
+            decided = import_decisions(found, paths)
         except ArchiveError as error:
             fail(str(error))
     new = [str(item.trial) for item in done if item.trial is not None]
     left = [{"directory": str(item.directory), "reason": item.reason} for item in done if item.trial is None]
-    lines = [f"{len(new)} trials imported", *(f"  not {item['directory']}: {item['reason']}" for item in left)]
-    show({"imported": new, "left": left}, as_json, lambda: "\n".join(lines))
+    and_decided = f", and {decided} notes and decisions" if decided else ""
+    lines = [
+        f"{len(new)} trials imported{and_decided}",
+        *(f"  not {item['directory']}: {item['reason']}" for item in left),
+    ]
+    show({"imported": new, "left": left, "decisions": decided}, as_json, lambda: "\n".join(lines))
     if any(item.broken for item in done):
         raise typer.Exit(FAIL)
 

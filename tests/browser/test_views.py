@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from dashboards import text
+from dashboards.pages import history
 from tests.browser import fake_history, fake_service
 from tests.browser.fake_api import FakeApi, iso, problem
 from tests.browser.views import VIEWS
@@ -140,6 +141,20 @@ async def test_a_view_of_the_history_is_a_permalink(pages: httpx.AsyncClient) ->
     assert "<option selected>detect</option>" in page and "<option selected>stop-one</option>" in page
     assert '"type":"log"' in page
     assert "/history?scenario=stop-one&fault=stop&metric=detect&limit=30&view=phases&y=log" in page
+
+
+def test_the_fault_of_the_scenario_before_is_not_asked_for_of_the_next() -> None:
+    named = (("two", "kill"), ("two", "stop"), ("one", "burst"))
+    series = [{"scenario": scenario, "fault": fault, "metrics": ["recovery"]} for scenario, fault in named]
+    for query, fault in (
+        ({"scenario": "two"}, "kill"),
+        ({"scenario": "two", "fault": "stop"}, "stop"),
+        ({"scenario": "one", "fault": "stop"}, "burst"),
+        ({"scenario": "one", "fault": "unknown"}, "unknown"),  # the service says that there is none
+    ):
+        chosen = history.choose(query, series)
+        assert chosen is not None and chosen["fault"] == fault
+    assert history.choose({"limit": "²"}, series)["limit"] == history.DEFAULT_RANGE  # type: ignore[index]
 
 
 async def test_the_history_of_a_branch_is_a_permalink(pages: httpx.AsyncClient) -> None:
