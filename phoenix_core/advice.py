@@ -13,12 +13,16 @@ LATE_COLLECTIVE: Final = (
     "leaves nobody with a whole state. Move it before optimizer.step()."
 )
 LATE_DRAW: Final = (
-    "this script draws random numbers or moves its data position after a step's gradients are ready. If a rank dies in "
-    "the few milliseconds after, its replacement repeats those draws. Do it at the start of the step instead."
+    "this script draws random numbers after a step's gradients are ready. If a rank dies in the few milliseconds "
+    "after, its replacement repeats those draws. Draw at the start of the step instead."
 )
 EARLY_CHANGE: Final = (
-    "this script changes protected parameters before optimizer.step(). If a rank dies in such a step the others "
-    "execute it again and change them twice. Do it in or after optimizer.step()."
+    "this script changes protected parameters before a protected optimizer's step(). If a rank dies in such a step the "
+    "others execute it again and change them twice. Do it in or after optimizer.step()."
+)
+CHANGED_OUTSIDE: Final = (
+    "a step broke, and what this script's loop did outside of `with step:` then changed parameters that it had not "
+    "changed there before: this rank has changed them once too often. Move it inside, after optimizer.step()."
 )
 COPIES: Final = (
     "{} has parameters that require gradients, but no DistributedDataParallel keeps them equal: each rank sends its "

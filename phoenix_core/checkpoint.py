@@ -75,7 +75,7 @@ def read_part(root: Path, boundary: int, rank: int) -> Part:
         data = json.loads(path.read_text())
         files = {str(name): (int(size), str(digest)) for name, (size, digest) in data["files"].items()}
         part = Part(**{**data, "files": files})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointDamaged(f"{path}: {error}") from error
     if part.format != FORMAT or (part.boundary, part.rank) != (boundary, rank):
         raise CheckpointDamaged(f"{path}: it is of another format, step or rank")
@@ -96,6 +96,8 @@ def verify(root: Path, part: Part) -> None:
                 raise CheckpointDamaged(f"{path}: its content is not what was written")
         except OSError as error:
             raise CheckpointDamaged(f"{path}: {error.strerror}") from error
+        except ValueError as error:  # no name that a file can have
+            raise CheckpointDamaged(f"{path}: {error}") from error
 
 
 def boundaries(root: Path, prefix: str = "") -> list[int]:
@@ -103,8 +105,10 @@ def boundaries(root: Path, prefix: str = "") -> list[int]:
     if not root.is_dir():
         return []
     begin = f"{prefix}step-"
-    names = (path.name.removeprefix(begin) for path in root.iterdir() if path.name.startswith(begin))
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    names = [path.name.removeprefix(prefix) for path in root.iterdir() if path.name.startswith(begin)]
+    steps = [(int(name), name) for name in (name.removeprefix("step-") for name in names) if name.isdecimal()]
+    # Somebody's "step-5" is not one of ours, which are called "step-00000005".
+    return sorted((step for step, name in steps if step_directory(root, step).name == f"step-{name}"), reverse=True)
 
 
 def complete(root: Path, boundary: int) -> list[Part] | None:
@@ -152,7 +156,10 @@ def set_aside(root: Path, after: int) -> list[Path]:
         if boundary > after:
             home = step_directory(root, boundary)
             moved.append(home.with_name(f"{ASIDE}{home.name}"))
-            shutil.rmtree(moved[-1], ignore_errors=True)
+            if moved[-1].is_dir():
+                shutil.rmtree(moved[-1], ignore_errors=True)
+            else:
+                moved[-1].unlink(missing_ok=True)
             home.rename(moved[-1])
     return moved
 

@@ -23,6 +23,7 @@ from phoenix_core.backends import Inner
 from phoenix_core.errors import GenerationSuperseded, PhoenixError
 from phoenix_core.formation import Connection, Formation
 from phoenix_core.glooidle import nothing_will_come
+from phoenix_core.hooks import untraced
 from phoenix_core.watermark import Watermark, stream_of_group, stream_of_message
 from phoenix_core.work import MESSAGES, described, part
 
@@ -219,12 +220,12 @@ class PhoenixGroup(dist.ProcessGroup):
         self.discard_inner()
 
 
-def _delegate(name: str) -> Callable[..., Any]:
+def _delegate(name: str) -> Any:
     def collective(self: PhoenixGroup, *args: Any, **kwargs: Any) -> Any:
         return self._run(name, *args, **kwargs)
 
     collective.__name__ = name
-    return collective
+    return untraced(collective)
 
 
 for _name in _DELEGATED:

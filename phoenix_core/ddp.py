@@ -8,9 +8,10 @@ undisturbed run. Hence every rank gets a new reducer with the layout that the su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -19,8 +20,31 @@ Layout = list[list[int]]
 """Per bucket, in the order of reduction: the indices of its parameters among those that need gradients."""
 
 
+_reduced: WeakKeyDictionary[DistributedDataParallel, Any] = WeakKeyDictionary()
+
+
 def _parameters(module: DistributedDataParallel) -> Any:
-    return module._build_params_for_reducer()
+    """Those that the module reduces, and which have sparse gradients: what needed gradients when it was wrapped.
+
+    Some may have been frozen since, which the reducer of the undisturbed run does not notice. So this is asked for the
+    first time before that, in or before the first step.
+    """
+    if module not in _reduced:
+        _reduced[module] = module._build_params_for_reducer()
+    return _reduced[module]
+
+
+@contextmanager
+def _thawed(parameters: Sequence[Any]) -> Iterator[None]:
+    """A reducer wants parameters that need gradients."""
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 def layout(module: DistributedDataParallel) -> Layout:
@@ -38,6 +62,13 @@ def flags(module: DistributedDataParallel) -> bool:
 def set_flags(module: DistributedDataParallel, forward_sync: bool) -> None:
     module.require_forward_param_sync = forward_sync
     module.require_backward_grad_sync = True  # an interrupted `no_sync` may have left it
+
+
+def hook_with_memory(module: DistributedDataParallel) -> str:
+    """The type of what a communication hook carries from step to step (PowerSGD's errors); empty where none does."""
+    states = [state for _, state in getattr(module, "_comm_hooks", []) if state is not None]
+    names = [type(state).__name__ for state in states if not isinstance(state, dist.ProcessGroup)]
+    return next((name for name in names if name != "_AllreduceUpcastHookState"), "")  # of DDP's own mixed precision
 
 
 def settled(module: DistributedDataParallel) -> bool:
@@ -74,7 +105,8 @@ def reset(module: DistributedDataParallel, buckets: Layout) -> None:
 
     distributed._compute_bucket_assignment_by_size = assignment
     try:
-        module._ddp_init_helper(parameters, sparse, names, module.static_graph)
+        with _thawed(parameters):
+            module._ddp_init_helper(parameters, sparse, names, module.static_graph)
     finally:
         distributed._compute_bucket_assignment_by_size = original
     module._has_rebuilt_buckets = False

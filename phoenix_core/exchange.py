@@ -12,6 +12,7 @@ from phoenix_core import ddp, wholestate
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.inbox import Call, Plan
 from phoenix_core.kept import KeptStates, Ledger, Payload
+from phoenix_core.late import Changed
 from phoenix_core.packing import fill
 from phoenix_core.snapshot import Protected
 from phoenix_core.transport import PeerClient, PeerServer
@@ -35,6 +36,7 @@ class Exchange:
         self._resting: tuple[int, int] | None = None
         self._layouts: list[ddp.Layout] = []
         self._start = b""
+        self._late: Changed | None = None
         self._aside: tuple[list[wholestate.Listed], memoryview] | None = None
         self._ledger = Ledger()
         self._fetching: PeerClient | None = None
@@ -64,9 +66,11 @@ class Exchange:
             raise SnapshotUnavailable("this worker has no snapshots yet")
         return self.tensors_at(boundary, sum_)
 
-    def rest(self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes) -> None:
+    def rest(
+        self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes, late: Changed | None
+    ) -> None:
         """The live state is that of `boundary` and stays so until `rise`: peers may have it."""
-        self._layouts, self._start, self._aside = layouts, start, None
+        self._layouts, self._start, self._late, self._aside = layouts, start, late, None
         self._resting = (generation, boundary)
 
     def rise(self) -> None:
@@ -75,14 +79,16 @@ class Exchange:
     def _serve_live(self, generation: int, boundary: int) -> tuple[bytes, Iterable[memoryview]]:
         if self._resting != (generation, boundary):
             raise SnapshotUnavailable(f"this rank does not rest at step {boundary} of generation {generation}")
-        return self._protected.describe(self._layouts, self._start)
+        return self._protected.describe(self._layouts, self._start, self._late)
 
     def own(self) -> tuple[list[ddp.Layout], bytes]:
         """What this rank itself rests with: the buckets of the next step, and what it begins with."""
         return self._layouts, self._start
 
-    def fetch_live(self, call: Call, rank: int, boundary: int, *, aside: bool) -> tuple[list[ddp.Layout], bytes, int]:
-        """Fetch a twin's live state; as `own`, and the bytes moved.
+    def fetch_live(
+        self, call: Call, rank: int, boundary: int, *, aside: bool
+    ) -> tuple[list[ddp.Layout], bytes, Changed | None, int]:
+        """Fetch a twin's live state; as `own`, what it changed late, and the bytes moved.
 
         `aside`: should the twin die now, what this rank has may be the last copy of its boundary, so the tensors wait
         in memory of their own for `take_in`. Else they come straight into the protected ones, which are of no boundary
@@ -102,7 +108,7 @@ class Exchange:
 
         moved = self._from(call, rank, lambda peer: peer.live(call.generation, boundary, place))
         self._aside = (description["tensors"], memory) if aside else None
-        return description["layouts"], description["start"], moved
+        return description["layouts"], description["start"], description["late"], moved
 
     def take_in(self) -> None:
         """Write what was fetched aside into the protected tensors, and give its memory back.

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from phoenix_core import ddp
+from phoenix_core import ddp, late
 from phoenix_core.advice import LATE_DRAW, say_once
 from phoenix_core.bandwidth import Throttle, too_slow
 from phoenix_core.inbox import Inbox
@@ -62,6 +62,8 @@ class Gate:
         self._payload: Payload = b""
         self._payload_boundary = -1
         self._recorded_then: Mapping[str, Any] = {}
+        self._ready: dict[int, bytes] = {}
+        """Small states by boundary as they were when the gradients of the step before were ready."""
 
     def open(
         self, rank: int, generation: int, holder: int | None, peers: Sequence[tuple[str, int]], token: str
@@ -104,8 +106,9 @@ class Gate:
         if self._payload_boundary != boundary:
             self.keep(boundary, small)
         elif small != self._payload:
+            if late.drew(self._payload, small):
+                say_once(LATE_DRAW)
             self.keep(boundary, small)
-            say_once(LATE_DRAW)
         self._boundary = boundary
 
     def begin_step(self, recorded: Mapping[str, Any]) -> None:
@@ -150,7 +153,17 @@ class Gate:
 
     def _capture(self) -> None:
         self._recorded_then = dict(self.recorded)
-        self.keep(self._boundary + 1, self._protected.capture_small(self._recorded_then))
+        small, boundary = self._protected.capture_small(self._recorded_then), self._boundary + 1
+        # A step later it may still be asked for: this rank is in the next one by the time that a failure is announced.
+        self._ready = {**{b: kept for b, kept in self._ready.items() if b == boundary - 1}, boundary: small}
+        self.keep(boundary, small)
+
+    def changed_late(self, boundary: int) -> late.Changed | None:
+        """What this rank, at rest at `boundary`, has changed of its small state since its gradients were ready."""
+        ready = self._ready.get(boundary)
+        if self.whole or ready is None or boundary not in self.own.boundaries().get(self._rank, ()):
+            return None
+        return late.changed(ready, self.own.get(self._rank, boundary))
 
     def keep(self, boundary: int, payload: Payload) -> None:
         """Keep a small state here and send it to the holder, without waiting."""

@@ -1,4 +1,5 @@
-"""Hooks into a script's own objects: where a backward pass begins, and where a signal can be handled in it."""
+"""Hooks into a script's own objects and into torch: where a backward pass begins, where a signal can be handled in it,
+and what torch.compile leaves alone."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
+from torch._C._dynamo import eval_frame
 
+_eval_frame: Any = eval_frame
+"""What torch's own type stubs leave out."""
 INTERRUPTIBLE_PARTS: Final = 64
 """Python hooks spread over a backward pass; each costs about a microsecond a step."""
 INSIST_S: Final = 0.1
@@ -42,6 +46,15 @@ def let_signals_in(parameters: Iterable[torch.nn.Parameter]) -> None:
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in trained[:: max(1, len(trained) // INTERRUPTIBLE_PARTS)]:
         parameter.register_post_accumulate_grad_hook(lambda _: None)
+
+
+def untraced(function: Any) -> Any:
+    """`function`, into which torch.compile does not look, nor into what it calls, where it compiles a module that calls
+    it. What torch.compiler.disable does, without the second that its import of the compiler takes."""
+    skip = _eval_frame._FrameAction.SKIP
+    _eval_frame.set_code_exec_strategy(function.__code__, _eval_frame._FrameExecStrategy(skip, skip))
+    function._torchdynamo_disable = True
+    return function
 
 
 def insist(reached: Callable[[], bool], again: Callable[[], None]) -> None:

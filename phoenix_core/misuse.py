@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-import pickle
-
-import torch
-
 from phoenix_core.advice import COPIES, EARLY_CHANGE, say_once
 from phoenix_core.errors import UsageError
 from phoenix_core.snapshot import Protected
 
 
 class Misuse:
-    """Looks at what a script has protected: before the loop, at the beginning of a step, and before its end."""
+    """Looks at what a script has protected: before the loop, and at some instants of each step."""
 
     def __init__(self, protected: Protected) -> None:
         self._protected = protected
-        self._versions = 0
-        self._start = b""
+        self._versions = (0, 0)
+        self._groups = 0
+        self._left_by: int | None = None
 
     def at_loop(self, world_size: int) -> None:
         """Name what makes every rank of a DDP job send its whole state, and need not."""
+        self._groups = self._number_of_groups()
         if copies := self._protected.needless_copies(world_size):
             say_once(COPIES.format(", ".join(f"protect({name}=...)" for name in copies)))
 
-    def at_step(self, start: bytes) -> None:
-        """A step begins; `start` is what Protected.capture_start said of it."""
-        self._versions, self._start = self._changes(), start
+    def at_step(self) -> None:
+        """A step begins. Raises UsageError where an optimizer has been given more parameters."""
+        self._versions = self._changes()
+        if self._number_of_groups() != self._groups:
+            raise UsageError(
+                "an optimizer has been given more parameter groups: a replacement could not know them. Make all groups "
+                "before the loop over steps(), with lr=0 for those that are trained later"
+            )
+
+    def at_backward(self) -> None:
+        """The first backward pass of the step begins. Raises UsageError where it adds to gradients of another step."""
+        left_by, self._left_by = self._left_by, None
+        if left_by is not None and self._has_gradients():
+            raise self._no_optimizer(left_by)
 
     def at_optimizer(self, *, whole: bool) -> None:
         """The first optimizer of the step is about to run; `whole`: a step that breaks is begun from a snapshot."""
@@ -34,20 +43,32 @@ class Misuse:
             say_once(EARLY_CHANGE)
 
     def at_end(self, step: int) -> None:
-        """The step ended, and none of its optimizers ran. Raises UsageError where gradients wait for another step."""
-        left = any(p.grad is not None and bool(p.grad.any()) for p in self._protected.parameters())
-        if left and not self._overflowed():
-            raise UsageError(
-                f"step {step} left gradients but called no protected optimizer: accumulate inside one "
-                "`with step`, and hand every optimizer to protect()"
-            )
+        """The step ended, and none of its optimizers ran: a scaler or the script skipped them, or they are unknown.
 
-    def _changes(self) -> int:
-        """Grows with each change of a parameter in place: torch counts them, for autograd."""
-        return sum(0 if p.is_inference() else p._version for p in self._protected.parameters())
+        Raises UsageError for these; that gradients were left for the next step shows only there.
+        """
+        if self._has_gradients():
+            if self._changes()[0] != self._versions[0]:
+                raise self._no_optimizer(step)
+            self._left_by = step
 
-    def _overflowed(self) -> bool:
-        """Whether a GradScaler has kept its optimizer from this step: it has lowered its scale since."""
-        before = pickle.loads(self._start)["carried"]
-        scalers = {n: v for n, v in self._protected.objects.items() if isinstance(v, torch.amp.GradScaler)}
-        return any(value.is_enabled() and value.get_scale() < before[name]["scale"] for name, value in scalers.items())
+    def _has_gradients(self) -> bool:
+        return any(p.grad is not None and bool(p.grad.any()) for p in self._protected.parameters())
+
+    def _no_optimizer(self, step: int) -> UsageError:
+        return UsageError(
+            f"step {step} left gradients but called no protected optimizer: accumulate inside one `with step`, and "
+            "hand every optimizer to protect()"
+        )
+
+    def _number_of_groups(self) -> int:
+        return sum(len(optimizer.param_groups) for optimizer in self._protected.optimizers().values())
+
+    def _changes(self) -> tuple[int, int]:
+        """Of the parameters that are trained, and of the others: grows with each change of one in place, which torch
+        counts for autograd."""
+        found = [0, 0]
+        for parameter in self._protected.listed_parameters():
+            if not parameter.is_inference():
+                found[not parameter.requires_grad] += parameter._version
+        return found[0], found[1]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 import torch
+
+K = TypeVar("K")
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -27,7 +29,7 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def memory_of(tensor: torch.Tensor) -> memoryview:
     """The same of a CPU tensor as a writable buffer."""
     if not tensor.numel():
-        return memoryview(b"")
+        return memoryview(bytearray())
     return memoryview(cast("Any", flat_bytes(tensor).numpy()))
 
 
@@ -48,6 +50,15 @@ def contents_of(tensors: Iterable[torch.Tensor]) -> bytes:
     if any(_on_host(part) for part in parts) or not parts:
         return b"".join(content_of(part) for part in parts)
     return bytes(content_of(torch.cat([flat_bytes(part) for part in parts])))
+
+
+def contents_by_name(tensors: Mapping[K, torch.Tensor]) -> dict[K, bytes]:
+    """The contents of each."""
+    whole, found, begin = contents_of(tensors.values()), {}, 0
+    for name, tensor in tensors.items():
+        found[name] = whole[begin : begin + tensor.nbytes]
+        begin += tensor.nbytes
+    return found
 
 
 def rooms(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:

@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from phoenix_core import backends, ddp, fsdp, lastwords
+from phoenix_core import backends, ddp, fsdp, lastwords, late
 from phoenix_core.advice import LATE_COLLECTIVE, say_once
 from phoenix_core.bandwidth import Throttle
+from phoenix_core.between import BetweenSteps
 from phoenix_core.communicator import BACKEND, Hub, install
 from phoenix_core.control import Control
 from phoenix_core.errors import CheckpointDamaged, GenerationSuperseded, PeerLost, SnapshotUnavailable
@@ -46,7 +47,7 @@ class Rank:
         self.rank, self.size, self.generation, self.boundary = 0, 1, 0, 0
         self.live: int | None = None
         self.protected = Protected()
-        self._misuse = Misuse(self.protected)
+        self._misuse, self._between = Misuse(self.protected), BetweenSteps(self.protected)
         self.inbox = Inbox()
         of = {"worker": settings.worker, "node": settings.node} if settings else {}
         self.events = EventWriter(settings.events if settings else None, forgiving=True, **of)
@@ -61,7 +62,6 @@ class Rank:
         self._call: Call | None = None
         self._early: Formation | None = None
         self._start, self._phase, self._in_loop, self._in_step, self._changing = b"", "", False, False, False
-        self._again: tuple[bytes, bytes] | None = None
         self._buckets = ddp.Buckets(self.protected.ddp_modules)
         self._saver: Saver | None = None
         if settings is not None and settings.checkpoint is not None:
@@ -144,14 +144,9 @@ class Rank:
 
     def arrive(self) -> None:
         """The loop comes to its next step: from here on everything that the script does is done again if it breaks."""
-        if self._again is not None:
-            # The loop's code after the broken step has run since: whatever of the state it changed is put back.
-            start, small = self._again
-            self.protected.load_start(start)
-            self.protected.load_small(small)
-            self._again = None
+        self._between.arrive()
         self._start = self.protected.capture_start()
-        self._misuse.at_step(self._start)
+        self._misuse.at_step()
         if self.size > 1:
             self.gate.arrive(self.boundary)
         if self._saver is not None and self._saver.due(self.boundary):
@@ -173,6 +168,7 @@ class Rank:
         step = self.boundary
         self.boundary += 1
         self.live, self._phase = self.boundary, ""
+        self._between.left()
         stall = self.gate.committed(duration_ns)
         self._emit("step_committed", step=step, duration_ns=duration_ns, **stall, **recorded)
         if self._exchange is not None and (taken := self._exchange.taken(self.gate.own)):
@@ -185,6 +181,7 @@ class Rank:
 
     def _enter_backward(self, _gradient: torch.Tensor) -> None:
         if self._phase == "forward":
+            self._misuse.at_backward()
             self._enter_phase("backward")
 
     def _before_collective(self, name: str, size: int) -> None:
@@ -253,11 +250,11 @@ class Rank:
         early, self._early = self._early, None
         formations = self.hub.connect(self.hub.form(generation, call.joining, early))
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
-        (layouts, start), source, moved, aside = exchange.own(), "live", 0, False
+        (layouts, start), source, late_changes, moved, aside = exchange.own(), "live", None, 0, False
         if plan.tensors is not None and not self.gate.whole:
             source, aside = f"rank {plan.tensors}", self.live is not None
-            layouts, start, moved = exchange.fetch_live(call, plan.tensors, plan.boundary, aside=aside)
-        kept = None if plan.disk else self._kept_of(call, plan)
+            layouts, start, late_changes, moved = exchange.fetch_live(call, plan.tensors, plan.boundary, aside=aside)
+        kept = None if plan.disk else self._kept_of(call, plan, late_changes)
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
@@ -286,26 +283,28 @@ class Rank:
         exchange.rise()
         self.hub.bury()
 
-    def _kept_of(self, call: Call, plan: Plan) -> Payload | None:
+    def _kept_of(self, call: Call, plan: Plan, late_changes: late.Changed | None) -> Payload | None:
         """What was kept of this rank at the plan's boundary, here or at its holder; None if its live state is that."""
         if self.gate.whole and self.live == plan.boundary:
             return None
-        gate, exchange = self.gate, self._exchange
-        assert exchange is not None
-        return exchange.kept_of(call, plan, self.rank, gate.own, gate.kept, whole=gate.whole)
+        assert self._exchange is not None
+        kept = self._exchange.kept_of(call, plan, self.rank, self.gate.own, self.gate.kept, whole=self.gate.whole)
+        return late.taken_over(kept, late_changes) if late_changes else kept
 
     def _quiesce(self, generation: int) -> None:
         """Leave the old generation, and come to rest in a state that others can be served from."""
-        self.generation = generation
-        self._early = None
+        self.generation, self._early = generation, None
         assert self._exchange is not None
         self.hub.localise()
         backends.settle()
         self.gate.settle()
         fsdp.reset(self.protected.modules().values())
         if self.live is not None:
+            if self._in_loop and not (self._in_step or self._between.again or self.gate.whole):
+                self.gate.arrive(self.live)  # what the loop changed since the step ended is kept, as if it went on
             start = self._start if self._in_step else self.protected.capture_start()
-            self._exchange.rest(generation, self.live, self._buckets.of_next_step(self.live), start)
+            layouts, changes = self._buckets.of_next_step(self.live), self.gate.changed_late(self.live)
+            self._exchange.rest(generation, self.live, layouts, start, changes)
         self._emit("worker_quiesced", boundary=self.live, let_go=self.hub.let_go)
 
     def _send_offer(self, generation: int) -> None:
@@ -320,7 +319,8 @@ class Rank:
         self.gate.restored(self.protected.load_small(small))
         self.boundary = self.live = boundary
         self._changing = self._in_step = False
-        self._again, self._phase = (start, small), ""
+        self._phase = ""
+        self._between.broke(start, small)
 
     # ---------------------------------------------------------------- the end
 

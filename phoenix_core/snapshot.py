@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from phoenix_core import ddp, fsdp, pipeline, rng
+from phoenix_core import carried, ddp, fsdp, pipeline, rng
 from phoenix_core.errors import SnapshotUnavailable, UsageError
-from phoenix_core.packing import content_of, contents_of, fill, flat_bytes, pack, rooms
+from phoenix_core.late import Changed
+from phoenix_core.packing import content_of, contents_by_name, fill, flat_bytes, pack, rooms
 from phoenix_core.pipeline import ScheduleState
 from phoenix_core.twins import twins_of
 
@@ -46,6 +47,8 @@ class Protected:
 
     objects: dict[str, Any] = field(default_factory=dict)
     _buffers_at_start: dict[Key, torch.Tensor] = field(default_factory=dict)
+    _listed: list[torch.nn.Parameter] = field(default_factory=list)
+    _scalers: list[torch.amp.GradScaler] = field(default_factory=list)
 
     def add(self, objects: Mapping[str, Any]) -> None:
         """Raises UsageError for an object that can be neither saved nor restored."""
@@ -127,8 +130,14 @@ class Protected:
         for module in self.modules().values():
             yield from module.parameters()
 
+    def listed_parameters(self) -> list[torch.nn.Parameter]:
+        """The same, found once: walking through modules takes long, and after `check` they stay what they are."""
+        self._listed = self._listed or list(self.parameters())
+        return self._listed
+
     def check(self, world_size: int) -> None:
         """Raises UsageError for what cannot be restored, before the first step rather than at the first failure."""
+        self._scalers = carried.scalers()
         for key, tensor in self.tensors():
             try:
                 flat_bytes(tensor)
@@ -146,6 +155,12 @@ class Protected:
         schedules = [value for value in self.objects.values() if isinstance(value, ScheduleState)]
         if world_size > 1:
             pipeline.check(schedules)
+        hooks = [ddp.hook_with_memory(module) for module in self.ddp_modules()]
+        if world_size > 1 and any(hooks):
+            raise UsageError(
+                f"protect(): a communication hook has a {max(hooks)} that is not protected: a replacement would send "
+                "other gradients than the rank before it; take a hook without state, such as bf16_compress_hook"
+            )
         known = {id(parameter) for parameter in self.parameters()}
         for name, optimizer in self.optimizers().items():
             if any(id(parameter) not in known for _, parameter in _numbered(optimizer)):
@@ -175,9 +190,8 @@ class Protected:
         """This rank's own small state, pickled; with what the script has recorded of the step so far."""
         state: dict[str, Any] = {"random": rng.capture(), "recorded": dict(recorded)}
         state["objects"] = {name: value.state_dict() for name, value in self._own().items()}
-        changed = list(self._changed_buffers())
-        # One blob: pickling a tensor costs 50 us each, and a ResNet has 150 buffers.
-        state["buffers"] = [key for key, _ in changed], contents_of(buffer for _, buffer in changed)
+        # As bytes: pickling a tensor costs 50 us each, and a ResNet has 150 buffers.
+        state["buffers"] = contents_by_name(dict(self._changed_buffers()))
         return pack(state)
 
     def _changed_buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:
@@ -194,8 +208,7 @@ class Protected:
         for name, value in self._own().items():
             value.load_state_dict(state["objects"][name])
         buffers = {key: b for name, module in self.modules().items() for key, b in self._module_buffers(name, module)}
-        keys, blob = state["buffers"]
-        fill([buffers[key] for key in keys], blob)
+        fill([buffers[key] for key in state["buffers"]], b"".join(state["buffers"].values()))
         rng.restore(state["random"])  # last: loading the rest may have drawn numbers
         recorded: dict[str, Any] = state["recorded"]
         return recorded
@@ -225,9 +238,10 @@ class Protected:
         return pack(
             {
                 "plain": {name: _plain_state(optimizer) for name, optimizer in self.optimizers().items()},
-                "carried": {name: value.state_dict() for name, value in self._carried().items()},
+                "carried": {name: carried.state_of(value) for name, value in self._carried().items()},
                 "training": [module.training for root in self.modules().values() for module in root.modules()],
                 "zeroed": [parameter.grad is not None for parameter in self.parameters()],
+                "trained": [parameter.requires_grad for parameter in self.parameters()],
                 "flags": [ddp.flags(module) for module in self.ddp_modules()],
             }
         )
@@ -238,29 +252,35 @@ class Protected:
         for name, plain in start["plain"].items():
             _load_plain_state(self.optimizers()[name], plain)
         for name, value in self._carried().items():
-            value.load_state_dict(start["carried"][name])
-            # A GradScaler refuses to unscale twice in a step, and the broken one may have done so.
-            getattr(value, "_per_optimizer_states", {}).clear()
+            carried.load_into(value, start["carried"][name])
+        for scaler in self._scalers:
+            carried.forget_half_a_step(scaler)
+        for optimizer in self.optimizers().values():
+            carried.forget_scale(optimizer)
         modules = [module for root in self.modules().values() for module in root.modules()]
         for module, training in zip(modules, start["training"], strict=True):
             module.training = training
-        for parameter, zeroed in zip(self.parameters(), start["zeroed"], strict=True):
+        for parameter, trained, zeroed in zip(self.parameters(), start["trained"], start["zeroed"], strict=True):
+            parameter.requires_grad_(trained)
             parameter.grad = torch.zeros_like(parameter) if zeroed else None
         for wrapped, flags in zip(self.ddp_modules(), start["flags"], strict=True):
             ddp.set_flags(wrapped, flags)
 
     # ---------------------------------------------------------------- replicated state for a peer
 
-    def describe(self, layouts: list[ddp.Layout], start: bytes) -> tuple[bytes, Iterator[memoryview]]:
+    def describe(
+        self, layouts: list[ddp.Layout], start: bytes, late: Changed | None = None
+    ) -> tuple[bytes, Iterator[memoryview]]:
         """The replicated state for a peer: a pickled description, and the contents of its tensors in order.
 
-        `layouts`: buckets of each DDP module's next step; `start`: see `capture_start`.
+        `layouts`: buckets of each DDP module's next step; `start`: see `capture_start`; `late`: see late.py.
         """
         listed = list(self.tensors())
         description = {
             "tensors": [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in listed],
             "layouts": layouts,
             "start": start,
+            "late": late,
         }
         return pickle.dumps(description), (content_of(tensor) for _, tensor in listed)
 

@@ -185,15 +185,27 @@ def test_what_cannot_be_used_is_set_aside_and_pushes_nothing_out(root: Path, ran
     assert [path.name for path in root.iterdir() if path.name.startswith("unusable")] == []
 
 
-@pytest.mark.parametrize("wrong", [{"world_size": "two"}, {"directory": 3}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"world_size": "two"},
+        {"directory": 3},
+        {"files": {"a": [float("inf"), ""]}},
+        {"files": {"a\0b": [1, ""]}},
+        {"files": {"\ud800": [1, ""]}},
+    ],
+)
 def test_what_says_that_a_part_is_complete_may_say_anything(
     root: Path, ranks: list[Rank], wrong: dict[str, object]
 ) -> None:
     saved(ranks, 2, 4)
     path = checkpoint.step_directory(root, 4) / "rank-0.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
-    (root / "step-²").mkdir()
+    for name in ("step-²", "step-500", "step-٣", "unusable-step-00000004.old"):
+        (root / name).mkdir()
+    (root / "unusable-step-00000004").write_text("in the way")
     assert checkpoint.newest(root).boundary == 2
+    assert [path.name for path in checkpoint.set_aside(root, after=2)] == ["unusable-step-00000004"]
 
 
 def test_the_one_that_was_just_written_stays(root: Path, ranks: list[Rank]) -> None:

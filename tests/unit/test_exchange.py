@@ -36,7 +36,7 @@ class Pair:
     def __init__(self, steps_behind: int) -> None:
         self.ahead, self.behind = trained(1, 3), trained(2, steps_behind)
         self.exchanges = [Exchange(protected, "127.0.0.1", "token") for protected in (self.ahead, self.behind)]
-        self.exchanges[0].rest(GENERATION, BOUNDARY, [], self.ahead.capture_start())
+        self.exchanges[0].rest(GENERATION, BOUNDARY, [], self.ahead.capture_start(), None)
         self.call = Call(
             world=World(generation=GENERATION, ranks=("w0", "w1"), spares=()),
             joining=(),
@@ -48,7 +48,7 @@ class Pair:
         )
 
     def fetch(self, *, aside: bool) -> int:
-        return self.exchanges[1].fetch_live(self.call, 0, BOUNDARY, aside=aside)[2]
+        return self.exchanges[1].fetch_live(self.call, 0, BOUNDARY, aside=aside)[3]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_what_was_fetched_in_a_generation_that_is_over_is_dropped(pair: Callable
     both = pair(2)
     before = both.behind.digests()
     both.fetch(aside=True)
-    both.exchanges[1].rest(GENERATION + 1, BOUNDARY - 1, [], b"")
+    both.exchanges[1].rest(GENERATION + 1, BOUNDARY - 1, [], b"", None)
     both.exchanges[1].take_in()
     assert both.behind.digests() == before
 

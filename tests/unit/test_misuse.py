@@ -25,10 +25,11 @@ class Script:
         self.protected = Protected()
         self.protected.add({"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler})
         self.misuse = Misuse(self.protected)
+        self.misuse.at_loop(1)
 
     def begin(self) -> None:
         self.optimizer.zero_grad()
-        self.misuse.at_step(self.protected.capture_start())
+        self.misuse.at_step()
 
     def backward(self) -> None:
         self.scaler.scale(self.model(torch.ones(1, 2)).sum() * 4).backward()
@@ -48,7 +49,8 @@ def _alone() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_a_scaler_may_skip_the_optimizer() -> None:
+def test_an_optimizer_may_be_skipped() -> None:
+    """By a scaler after an overflow or by the script: the gradients that stay are gone before the next are made."""
     script = Script(scale=3e38)
     script.begin()
     script.backward()
@@ -56,16 +58,36 @@ def test_a_scaler_may_skip_the_optimizer() -> None:
     script.scaler.update()
     assert bool(torch.isinf(next(script.model.parameters()).grad).any()), "it did overflow"  # type: ignore[arg-type]
     script.misuse.at_end(0)
+    script.begin()
+    script.misuse.at_backward()
 
 
-def test_gradients_for_a_later_step_are_a_mistake_with_and_without_a_scaler() -> None:
+def test_gradients_for_a_later_step_are_a_mistake() -> None:
     script = Script()
     script.begin()
     script.backward()
-    with pytest.raises(UsageError, match="step 7 left gradients"):
-        script.misuse.at_end(7)
-    script.optimizer.zero_grad()
     script.misuse.at_end(7)
+    script.misuse.at_step()
+    with pytest.raises(UsageError, match="step 7 left gradients"):
+        script.misuse.at_backward()
+    script.misuse.at_backward()
+
+
+def test_an_optimizer_that_is_not_protected_is_a_mistake() -> None:
+    script = Script()
+    script.begin()
+    script.backward()
+    torch.optim.SGD(script.model.parameters(), lr=0.1).step()
+    with pytest.raises(UsageError, match="hand every optimizer to protect"):
+        script.misuse.at_end(0)
+
+
+def test_parameters_of_an_optimizer_do_not_become_more() -> None:
+    script = Script()
+    script.begin()
+    script.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    with pytest.raises(UsageError, match="before the loop"):
+        script.misuse.at_step()
 
 
 def test_parameters_that_change_before_the_optimizer_are_told_of(said: list[str]) -> None:

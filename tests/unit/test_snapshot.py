@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from phoenix_core.errors import SnapshotUnavailable, UsageError
-from phoenix_core.packing import memory_of, pack
+from phoenix_core.packing import fill, memory_of, pack
 from phoenix_core.snapshot import Protected
 
 
@@ -184,3 +184,83 @@ def test_a_state_that_contains_itself_is_packed_all_the_same() -> None:
     state: dict[str, object] = {"value": 1}
     state["self"] = state
     assert pickle.loads(pack(state))["self"]["self"]["value"] == 1
+
+
+class Warmup(torch.optim.lr_scheduler.LRScheduler):
+    """Hands over to another scheduler, as warm-ups of many libraries do; grows by a function that cannot be saved."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, after: torch.optim.lr_scheduler.LRScheduler) -> None:
+        self.after, self.grow = after, lambda step: 0.1 * step
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        if self.last_epoch < 3:
+            return [base * self.grow(self.last_epoch) for base in self.base_lrs]
+        self.after.step()
+        return self.after.get_last_lr()
+
+
+def test_a_scheduler_inside_of_another_goes_on_with_the_same_optimizer() -> None:
+    def rates(disturbed: bool) -> list[float]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        warmup = Warmup(optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+        protected = Protected()
+        protected.add({"optimizer": optimizer, "scheduler": warmup})
+        found = []
+        for _ in range(7):
+            start = protected.capture_start()
+            if disturbed:
+                optimizer.step()
+                warmup.step()
+                protected.load_start(start)
+                assert warmup.after.optimizer is optimizer
+            optimizer.step()
+            warmup.step()
+            found.append(optimizer.param_groups[0]["lr"])
+        return found
+
+    assert rates(disturbed=True) == rates(disturbed=False)
+
+
+def test_a_scaler_inside_of_an_own_object_and_a_fused_optimizer_begin_the_step_anew() -> None:
+    class Native:
+        """As in image libraries: it hands its scaler's state on."""
+
+        def __init__(self) -> None:
+            self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+            self.state_dict, self.load_state_dict = self.scaler.state_dict, self.scaler.load_state_dict
+
+    model, native = torch.nn.Linear(2, 1), Native()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    protected = Protected()
+    protected.add({"model": model, "optimizer": optimizer, "scaler": native})
+    protected.check(1)
+    start = protected.capture_start()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    hook = optimizer.register_step_pre_hook(interrupted)
+    native.scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+    with pytest.raises(KeyboardInterrupt):
+        native.scaler.step(optimizer)
+    assert getattr(optimizer, "grad_scale", None) is not None, "the scaler left it"
+    hook.remove()
+    protected.load_start(start)
+    assert getattr(optimizer, "grad_scale", None) is None
+    native.scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+    native.scaler.unscale_(optimizer)
+    assert model.bias.grad == 1.0
+
+
+def test_what_was_frozen_is_frozen_again() -> None:
+    protected, model, _, _ = job(seed=1, steps=1)
+    model[0].requires_grad_(False)
+    start = protected.capture_start()
+    model.requires_grad_(True)
+    protected.load_start(start)
+    assert [parameter.requires_grad for parameter in model.parameters()] == [False, False, True, True, True, True]
+
+
+def test_tensors_without_content_are_filled_with_nothing() -> None:
+    fill([torch.empty(0), torch.zeros(1, dtype=torch.uint8), torch.empty(0, 3)], b"\1")
