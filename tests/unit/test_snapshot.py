@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -190,7 +191,8 @@ class Warmup(torch.optim.lr_scheduler.LRScheduler):
     """Hands over to another scheduler, as warm-ups of many libraries do; grows by a function that cannot be saved."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, after: torch.optim.lr_scheduler.LRScheduler) -> None:
-        self.after, self.grow = after, lambda step: 0.1 * step
+        self.after = after
+        self.grow: Callable[[int], float] = lambda step: 0.1 * step
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | torch.Tensor]:

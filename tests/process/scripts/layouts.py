@@ -47,6 +47,8 @@ class Job:
 
     step: Callable[[phoenix.Step], None]
     protected: dict[str, Any] = field(default_factory=dict)
+    after: Callable[[], None] = lambda: None
+    """What the loop does outside of the block."""
 
 
 class Draws:
@@ -134,6 +136,56 @@ def accumulation(_: phoenix.Session) -> Job:
 def recompute(_: phoenix.Session) -> Job:
     model = DistributedDataParallel(blocks(recompute=True), static_graph=True)
     return simple(model, adam(model))
+
+
+class NativeScaler:
+    """A scaler inside of an object that hands its state on, as image libraries have it."""
+
+    def __init__(self) -> None:
+        self.inner = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=4)
+        self.state_dict, self.load_state_dict = self.inner.state_dict, self.inner.load_state_dict
+
+
+class Warmup(torch.optim.lr_scheduler.LRScheduler):
+    """Hands over to the scheduler inside of it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, after: torch.optim.lr_scheduler.LRScheduler) -> None:
+        self.after = after
+        self.part: Callable[[int], float] = lambda step: step / 5  # which no pickle takes
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        if self.last_epoch < 5:
+            return [base * self.part(self.last_epoch) for base in self.base_lrs]
+        self.after.step()
+        return self.after.get_last_lr()
+
+
+def habits(_: phoenix.Session) -> Job:
+    """What scripts do besides: a fused optimizer under a scaler that overflows, gradients that stay until the next
+    step, averages of the weights inside and outside of the block, frozen parameters, a scheduler in a scheduler."""
+    inner = blocks(2)
+    inner.register_buffer("nothing", torch.empty(0))
+    model = DistributedDataParallel(inner, find_unused_parameters=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    scheduler, scaler = Warmup(optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)), NativeScaler()
+    inside, outside = (torch.optim.swa_utils.AveragedModel(inner).requires_grad_(False) for _ in range(2))
+
+    def step(current: phoenix.Step) -> None:
+        if current.index == 5:
+            inner[0].requires_grad_(False)
+        optimizer.zero_grad()
+        batch = torch.randn(BATCH, WIDTH)
+        loss = error(model(batch), target(batch))
+        current.record(loss=loss.item(), scale=scaler.inner.get_scale())
+        scaler.inner.scale(loss).backward()
+        scaler.inner.step(optimizer)
+        scaler.inner.update()
+        scheduler.step()
+        inside.update_parameters(inner)
+
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    return Job(step, {**state, "inside": inside, "outside": outside}, lambda: outside.update_parameters(inner))
 
 
 def compiled(_: phoenix.Session) -> Job:
@@ -246,6 +298,7 @@ LAYOUTS: dict[str, Callable[[phoenix.Session], Job]] = {
         buffers,
         accumulation,
         recompute,
+        habits,
         compiled,
         fsdp,
         bf16,
@@ -276,6 +329,7 @@ def main() -> None:
         for step in ft.steps(options.steps):
             with step:
                 job.step(step)
+            job.after()
         ft.digest()
 
 
