@@ -7,6 +7,8 @@ average of the weights for instance, are worth a copy; they are known from the s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from phoenix_core import fsdp
@@ -14,8 +16,13 @@ from phoenix_core.advice import CHANGED_OUTSIDE, say_once
 from phoenix_core.snapshot import Protected
 
 
+def versions(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
+    """How often each was changed in place, which torch counts for autograd."""
+    return [0 if parameter.is_inference() else parameter._version for parameter in parameters]
+
+
 class BetweenSteps:
-    """torch counts the changes of each tensor in place, for autograd: nothing is compared."""
+    """Made for the loop of one rank, which tells it where it is."""
 
     def __init__(self, protected: Protected) -> None:
         self._protected = protected
@@ -31,7 +38,7 @@ class BetweenSteps:
 
     def left(self) -> None:
         """A step has ended; from here on it is the loop's code that runs."""
-        self._versions = self._now()
+        self._versions = versions(self._protected.listed_parameters())
 
     def broke(self, start: bytes, small: bytes) -> None:
         """A step broke, and the state is again that of its beginning: `start` and `small` as in Protected."""
@@ -58,10 +65,13 @@ class BetweenSteps:
     def _since_left(self) -> set[int]:
         if self._versions is None:
             return set()
-        return {i for i, (old, new) in enumerate(zip(self._versions, self._now(), strict=True)) if old != new}
-
-    def _now(self) -> list[int]:
-        return [0 if p.is_inference() else p._version for p in self._protected.listed_parameters()]
+        return {
+            i
+            for i, (old, new) in enumerate(
+                zip(self._versions, versions(self._protected.listed_parameters()), strict=True)
+            )
+            if old != new
+        }
 
     def _tensor(self, index: int) -> torch.Tensor:
         return fsdp.local(self._protected.listed_parameters()[index]).detach()

@@ -95,7 +95,6 @@ def reset(module: DistributedDataParallel, buckets: Layout) -> None:
     old: Any = module.reducer
     old._remove_autograd_hooks()
     parameters, sparse = _parameters(module)
-    names = module._build_debug_param_to_name_mapping(parameters)
     distributed: Any = dist
     original = distributed._compute_bucket_assignment_by_size
 
@@ -106,6 +105,7 @@ def reset(module: DistributedDataParallel, buckets: Layout) -> None:
     distributed._compute_bucket_assignment_by_size = assignment
     try:
         with _thawed(parameters):
+            names = module._build_debug_param_to_name_mapping(parameters)
             module._ddp_init_helper(parameters, sparse, names, module.static_graph)
     finally:
         distributed._compute_bucket_assignment_by_size = original

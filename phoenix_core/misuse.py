@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from phoenix_core.advice import COPIES, EARLY_CHANGE, say_once
+from phoenix_core.between import versions
 from phoenix_core.errors import UsageError
 from phoenix_core.snapshot import Protected
 
@@ -12,7 +15,7 @@ class Misuse:
 
     def __init__(self, protected: Protected) -> None:
         self._protected = protected
-        self._versions = (0, 0)
+        self._versions: list[int] = []
         self._groups = 0
         self._left_by: int | None = None
 
@@ -24,7 +27,7 @@ class Misuse:
 
     def at_step(self) -> None:
         """A step begins. Raises UsageError where an optimizer has been given more parameters."""
-        self._versions = self._changes()
+        self._versions = versions(self._protected.listed_parameters())
         if self._number_of_groups() != self._groups:
             raise UsageError(
                 "an optimizer has been given more parameter groups: a replacement could not know them. Make all groups "
@@ -39,7 +42,7 @@ class Misuse:
 
     def at_optimizer(self, *, whole: bool) -> None:
         """The first optimizer of the step is about to run; `whole`: a step that breaks is begun from a snapshot."""
-        if not whole and self._changes() != self._versions:
+        if not whole and self._changed():
             say_once(EARLY_CHANGE)
 
     def at_end(self, step: int) -> None:
@@ -48,7 +51,7 @@ class Misuse:
         Raises UsageError for these; that gradients were left for the next step shows only there.
         """
         if self._has_gradients():
-            if self._changes()[0] != self._versions[0]:
+            if any(parameter.requires_grad for parameter in self._changed()):
                 raise self._no_optimizer(step)
             self._left_by = step
 
@@ -64,11 +67,8 @@ class Misuse:
     def _number_of_groups(self) -> int:
         return sum(len(optimizer.param_groups) for optimizer in self._protected.optimizers().values())
 
-    def _changes(self) -> tuple[int, int]:
-        """Of the parameters that are trained, and of the others: grows with each change of one in place, which torch
-        counts for autograd."""
-        found = [0, 0]
-        for parameter in self._protected.listed_parameters():
-            if not parameter.is_inference():
-                found[not parameter.requires_grad] += parameter._version
-        return found[0], found[1]
+    def _changed(self) -> list[torch.nn.Parameter]:
+        """The parameters that were changed in place since the step began."""
+        parameters = self._protected.listed_parameters()
+        now = zip(parameters, self._versions, versions(parameters), strict=True)
+        return [parameter for parameter, before, after in now if before != after]
