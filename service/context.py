@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError
 
@@ -169,7 +170,13 @@ def _unusable_database(database: Database, error: Exception) -> SettingsError:
 def what_to_do(database: Database, error: Exception) -> str:
     """About a database that cannot be used: which one, why, and what helps."""
     reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
-    if database.postgres:
+    if isinstance(error.__cause__, ResolutionError):  # of the revision that the database names
+        reason = f"it was made by a newer PHOENIX ({reason})"
+        advice = "update this one, or choose another database with --database or another data directory with --dir"
+    elif "file is not a database" in reason:
+        reason = "it is no database"
+        advice = "move the file away if nobody needs it, or choose another data directory with --dir"
+    elif database.postgres:
         advice = "is the server running, and the name and password right? Choose with --database URL"
     elif "readonly" in reason or "unable to open" in reason:
         advice = (

@@ -8,11 +8,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from service.context import address_in
-from service.database import Database
+from service.context import address_in, opened_database
 from service.files import trouble_with
 from service.seeding.write import SeedingError, last_night, seed
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 
 OK, USAGE = 0, 2
 
@@ -27,16 +26,15 @@ def seed_directory(directory: Path, *, as_json: bool, now: datetime | None = Non
         if trouble := trouble_with(directory):
             raise SeedingError(trouble)
         directory.mkdir(parents=True, exist_ok=True)
-        database = Database(Settings(directory=directory).url)
+        database = opened_database(Settings(directory=directory))
         try:
-            database.migrate()
             told = None if as_json else print
             found = seed(
                 directory, database, last=last_night(now or datetime.now(UTC)), told=told or (lambda line: None)
             )
         finally:
             database.close()
-    except (SeedingError, OSError) as error:
+    except (SeedingError, SettingsError, OSError) as error:
         print(f"phoenix: {error}", file=sys.stderr)
         return USAGE
     if as_json:

@@ -118,7 +118,9 @@ def test_postgres_that_does_not_answer_is_refused_without_its_password(tmp_path:
 def test_a_database_of_others_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "phoenix.db").write_text("no database, but a text of more than a hundred bytes, " * 4)
     done = phoenix("serve", "--port", "0", "--dir", str(tmp_path))
-    assert done.returncode == 2 and "file is not a database" in done.stderr
+    assert done.returncode == 2 and "it is no database; move the file away" in done.stderr
+    seeded = CliRunner().invoke(app, ["demo", "--seed-data", "--dir", str(tmp_path)])
+    assert seeded.exit_code == 2 and "it is no database; move the file away" in seeded.stderr
 
 
 def test_a_document_that_is_too_much_is_no_traceback(tmp_path: Path) -> None:

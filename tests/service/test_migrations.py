@@ -25,7 +25,9 @@ from sqlalchemy import (
     text,
 )
 
+from service.context import opened_database
 from service.database import Database, migration_config
+from service.settings import Settings, SettingsError
 from service.tables import Base
 from tests.service import databases
 
@@ -144,3 +146,12 @@ def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
             assert reader.scalar(text("SELECT count(*) FROM runs")) == 0
         if not database.postgres:
             assert writer.scalar(text("PRAGMA journal_mode")) == "wal"
+
+
+def test_a_database_of_a_newer_version_is_told_so(database: Database, tmp_path: Path) -> None:
+    database.migrate()
+    with database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    url = database.engine.url.render_as_string(hide_password=False)
+    with pytest.raises(SettingsError, match=r"made by a newer PHOENIX .*'9999'.*update this one"):
+        opened_database(Settings(directory=tmp_path, database_url=url))
