@@ -56,12 +56,17 @@ class Finder:
             known = self._open.get(path)
             if known is None or known[0] != changed:
                 with os.scandir(path) as entries:
-                    known = changed, sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+                    known = changed, sorted(entry.path for entry in entries if _may_hold_results(entry))
         except OSError:
             return []
         inside = [child for child in known[1] if child not in self._done]
         self._open[path] = known[0], inside
         return inside
+
+
+def _may_hold_results(entry: os.DirEntry[str]) -> bool:
+    """In a hidden directory something is being made, or is none of ours."""
+    return not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
 
 
 class Reader:
