@@ -1,34 +1,41 @@
-"""Runs out of the database and into it again, by way of the directories of their trials.
+"""Exported files: the directories of trials in a tar file, written and unpacked.
 
-A directory holds all of a trial: what it was asked, its events, its result. An export is a tar file of directories; an
-import makes rows of directories, whoever made them, and leaves alone what the database knows already. What people
+A directory holds all of a trial: what it was asked, its events, its result, and in `run.json` its run. What people
 decided and noted is in no directory: an export of all runs has it as a file (decisions.py).
 """
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import io
+import os
+import shutil
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
-from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from chaos.errors import ChaosError
-from chaos.record import Result, Spec, TrialDirectory
-from service import decisions, endings, history, store
+from chaos.record import TrialDirectory
+from service import decisions, runfile
 from service.database import Database
-from service.fitting import fit_text
-from service.hub import Hub
-from service.ingest import TrialReader, replace_recoveries
+from service.decisions import Decisions
 from service.runfile import RunFile
-from service.states import RunState
 from service.tables import Run, Trial
+
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without, whose tarfile reads none of it
+    LZMAError = OSError  # type: ignore[misc, assignment]
+
+DAMAGED = (tarfile.TarError, OSError, EOFError, zlib.error, LZMAError)
+ASIDE: Final = ".unpacking"
+"""In the directory of trials: what is being unpacked; hidden, so that nobody takes it for trials (`chaos.collect`)."""
 
 
 class ArchiveError(Exception):
@@ -36,14 +43,11 @@ class ArchiveError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
-    """What became of one directory. `trial` is its row; `reason` says why there is no new one, `broken` that there
-    should be one."""
+class Unpacked:
+    """Directories of the trials that a file holds, and why the others of these names are none."""
 
-    directory: Path
-    trial: str | None
-    reason: str = ""
-    broken: bool = False
+    trials: list[Path]
+    broken: dict[Path, str]
 
 
 # --- out -------------------------------------------------------------------------------------------------------------
@@ -53,34 +57,40 @@ def export(database: Database, runs: Sequence[str], target: Path) -> tuple[list[
     """Write the trials of these runs (of all, if none is named) into a tar.gz file: those that were, and those that are
     not here (another service ran them, or their directory is gone). Raises ArchiveError."""
     with database.read() as session:
-        query = select(Trial).where(Trial.directory.is_not(None)).order_by(Trial.position)
+        query = select(Trial, Run).join(Run, Run.id == Trial.run_id).where(Trial.directory.is_not(None))
         if runs:
             known = set(session.scalars(select(Run.id).where(Run.id.in_(runs))))
             if unknown := sorted(set(runs) - known):
                 raise ArchiveError(f"there is no run {unknown[0]!r}")
             query = query.where(Trial.run_id.in_(runs))
-        trials = list(session.scalars(query))
+        trials = [(row.Trial, row.Run) for row in session.execute(query.order_by(Trial.position))]
         decided = None if runs else decisions.export(session)
     written: list[str] = []
     missing: list[str] = []
     try:
         with _whole_or_none(target), tarfile.open(target, "w:gz") as archive:
             if decided is not None:  # the first: who looks for it need not unpack all
-                entry = tarfile.TarInfo(decisions.FILE)
-                entry.size = len(decided)
-                archive.addfile(entry, io.BytesIO(decided))
-            for trial in trials:
+                _add(archive, decisions.FILE, decided)
+            for trial, run in trials:
                 path = Path(str(trial.directory))
                 if not (path / "spec.json").is_file():
                     missing.append(trial.id)
                     continue
                 archive.add(path, arcname=trial.id, filter=_plain)
+                if not (path / runfile.NAME).exists():  # else the trial would be another one elsewhere, by itself
+                    _add(archive, f"{trial.id}/{runfile.NAME}", RunFile.of(run, trial).to_json())
                 written.append(trial.id)
     except FileExistsError:
         raise ArchiveError(f"{target} is there already; choose another file") from None
     except OSError as error:
         raise ArchiveError(f"cannot write {target}: {error.strerror or error}") from error
     return written, missing
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
 
 
 @contextmanager
@@ -103,164 +113,103 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 # --- in --------------------------------------------------------------------------------------------------------------
 
 
-def import_all(database: Database, paths: Iterable[Path], trials: Path) -> Iterator[Imported]:
-    """Of trial directories, directories of such, and exported files (unpacked into `trials`). Raises ArchiveError."""
-    for path in paths:
-        if path.is_file():
-            for directory in _unpack(path, trials):
-                yield import_one(database, directory)
-            continue
-        found = _directories(path)
-        if not found:
-            raise ArchiveError(f"{path} is no trial directory and holds none (there is no spec.json)")
-        for directory in found:
-            yield import_one(database, directory)
-
-
-def import_decisions(database: Database, paths: Iterable[Path]) -> int:
-    """What people decided and noted, of exported files; returns how many rows are new. Raises ArchiveError."""
-    new = 0
+def read_decisions(paths: Iterable[Path]) -> list[Decisions]:
+    """What people decided and noted, of exported files: of each that has it. Raises ArchiveError, also where a file is
+    damaged anywhere: nothing of it shall be taken over before that is known."""
+    found: list[Decisions] = []
     for path in (path for path in paths if path.is_file()):
-        try:
-            with tarfile.open(path) as archive:
-                entry = archive.next()
-                file = archive.extractfile(entry) if entry is not None and entry.name == decisions.FILE else None
-                text = None if file is None else file.read()
-            if text is not None:
-                with database.write() as session:
-                    new += decisions.take_in(session, text)
-        except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-            raise ArchiveError(f"{path}: {decisions.FILE}: {error}") from error
-    return new
+        with _opened(path) as archive:
+            for entry in archive:
+                if Path(entry.name) != Path(decisions.FILE):
+                    continue
+                content = archive.extractfile(entry) if entry.isfile() else None
+                if content is None:
+                    raise ArchiveError(f"{path}: {decisions.FILE}: is no file")
+                try:
+                    found.append(Decisions.parse(content.read()))
+                except ValueError as error:
+                    raise ArchiveError(f"{path}: {decisions.FILE}: {error}") from error
+    return found
 
 
-def import_one(database: Database, directory: Path) -> Imported:
-    """Rows of one trial: it, its run, its events, samples and recoveries."""
-    source = TrialDirectory(directory)
+def unpack(file: Path, trials: Path) -> Unpacked:
+    """Into `trials`, each directory whole or not at all; those that are there already are left alone. Raises
+    ArchiveError, and leaves nothing, for a file that is damaged or that does not fit on the disk."""
+    names: set[str] = set()
+
+    def wanted(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        for entry in archive:
+            parts = Path(entry.name).parts
+            if foreign := sorted({"/", ".."} & set(parts)):
+                raise ArchiveError(f"{file} is no export of trials: it holds names with {foreign[0]}")
+            if parts and parts != (decisions.FILE,):
+                names.add(parts[0])
+                if not (trials / parts[0]).exists():
+                    yield entry
+
+    broken: dict[Path, str] = {}
+    with _aside(trials) as aside:
+        with _opened(file) as archive:
+            archive.extractall(aside, members=wanted(archive), filter="data")
+        for place in sorted(aside.iterdir()):
+            if reason := _why_no_trial(place):
+                broken[file / place.name] = reason.replace(str(aside), str(file))
+                names.remove(place.name)
+            else:
+                place.rename(trials / place.name)
+    return Unpacked(trials=[trials / name for name in sorted(names)], broken=broken)
+
+
+def _why_no_trial(place: Path) -> str:
+    """Empty for the directory of one."""
+    directory = TrialDirectory(place)
     try:
-        spec, result, alive = source.read_spec(), source.read_result(), source.is_alive()
+        directory.read_spec()
+        directory.read_result()
     except ChaosError as error:
-        return Imported(directory=directory, trial=None, reason=str(error), broken=True)
-    if alive:
-        return Imported(directory=directory, trial=None, reason="it is running; import it when it has ended")
-    told = RunFile.read(directory) or _alone(spec, directory)
-    name = f"{told.run}-{told.number}"
-    with database.write() as session:
-        if session.get(Trial, name) is not None:
-            return Imported(directory=directory, trial=None, reason=f"{name} is there already")
-        run = store.find_run(session, told.run) or _add_run(session, told, spec)
-        trial = _add_trial(session, run, told, spec, directory)
-        if told.number == max(other.number for other in store.trials_of(session, run.id)):
-            run.step = run.part = None
-            for column, value in store.described(spec.scenario).items():
-                setattr(run, column, value)
-    TrialReader(database, Hub(), run.id, trial.id, directory).read()
-    with database.write() as session:
-        _conclude(session, name, result)
-    return Imported(directory=directory, trial=name)
+        return str(error)
+    return ""
 
 
-def _alone(spec: Spec, directory: Path) -> RunFile:
-    """The same directory is the same run, also when it is imported again."""
-    digest = hashlib.sha256(f"{spec.trial} {spec.created_at} {directory.name}".encode()).hexdigest()[:12]
-    return RunFile(
-        run=f"import-{digest}",
-        number=1,
-        suite=None,
-        schedule=None,
-        reason="imported",
-        requested_by=None,
-        created_at=spec.created_at,
-    )
-
-
-def _add_run(session: Session, told: RunFile, spec: Spec) -> Run:
-    run = Run(
-        id=fit_text(told.run, 32),
-        suite=told.suite,
-        schedule_id=told.schedule,
-        seeded=spec.seeded,
-        state=RunState.RUNNING,
-        reason=told.reason,
-        requested_by=told.requested_by,
-        created_at=_moment(told.created_at),
-        started_at=_moment(spec.created_at),
-        commit=spec.provenance.commit,
-        dirty=spec.provenance.dirty,
-        **store.described(spec.scenario),
-    )
-    session.add(run)
-    session.flush()
-    return run
-
-
-def _add_trial(session: Session, run: Run, told: RunFile, spec: Spec, directory: Path) -> Trial:
-    scenario = spec.scenario
-    trial = Trial(
-        id=f"{run.id}-{told.number}",
-        run_id=run.id,
-        number=told.number,
-        position=run.seq * store.POSITIONS + told.number,
-        scenario=scenario.name,
-        document=scenario.to_json(),
-        runtime=scenario.runtime,
-        seed=scenario.seed,
-        steps=scenario.steps,
-        commit=spec.provenance.commit,
-        dirty=spec.provenance.dirty,
-        directory=str(directory),
-        state=RunState.RUNNING,
-        spawned=True,
-        started_at=_moment(spec.created_at),
-    )
-    session.add(trial)
-    session.flush()
-    for fault in scenario.planned:
-        store.add_fault(session, trial, fault, live=False, by=told.requested_by)
-    return trial
-
-
-def _conclude(session: Session, name: str, result: Result | None) -> None:
-    trial = session.get_one(Trial, name)
-    run = session.scalars(select(Run).where(Run.id == trial.run_id)).one()
-    if result is None:
-        endings.end_trial(session, trial, RunState.ABANDONED, None, "its directory holds no result")
-    else:
-        state = RunState.FINISHED
-        endings.end_trial(session, trial, state, result.verdict, result.error)
-        trial.checks = {name: check.to_json() for name, check in result.checks.items()}
-        trial.finished_at = _moment(result.finished_at)
-        replace_recoveries(session, trial.id, [recovery.to_json() for recovery in result.recoveries])
-        history.add_directory(session, TrialDirectory(Path(str(trial.directory))), result)
-    session.flush()
-    endings.end_run_if_over(session, run, tell=False)
-    newest = select(func.max(Trial.finished_at)).where(Trial.run_id == run.id).scalar_subquery()
-    session.execute(update(Run).where(Run.id == run.id).values(finished_at=newest))
-
-
-def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
-
-
-def _directories(path: Path) -> list[Path]:
-    if (path / "spec.json").is_file():
-        return [path.absolute()]
-    return sorted(child.parent.absolute() for child in path.glob("*/spec.json"))
-
-
-def _unpack(file: Path, trials: Path) -> list[Path]:
+@contextmanager
+def _opened(file: Path) -> Iterator[tarfile.TarFile]:
+    """Raises ArchiveError where it is no tar file or turns out to be damaged, at its end at the latest."""
     try:
         with tarfile.open(file) as archive:
-            names = sorted({Path(name).parts[0] for name in archive.getnames() if Path(name).parts} - {decisions.FILE})
-            if foreign := sorted({"/", ".."} & set(names)):
-                raise ArchiveError(f"{file} is no export of trials: it holds names that begin with {foreign[0]}")
-            wanted = [name for name in names if not (trials / name).exists()]
-            trials.mkdir(parents=True, exist_ok=True)
-            members = [entry for entry in archive if Path(entry.name).parts[:1] and Path(entry.name).parts[0] in wanted]
-            archive.extractall(trials, members=members, filter="data")
+            yield archive
+            # What is behind the last entry is empty (else that was none), and then comes the checksum of all.
+            while rest := archive.fileobj.read(1 << 20) if archive.fileobj else b"":
+                if rest.strip(b"\0"):
+                    raise ArchiveError(f"cannot unpack {file}: it is damaged")
     except tarfile.ReadError as error:  # its own words name every compression that was tried
         raise ArchiveError(f"cannot unpack {file}: it is no whole tar file, as `phoenix export` writes it") from error
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except DAMAGED as error:
         raise ArchiveError(f"cannot unpack {file}: {error}") from error
-    return [trials / name for name in names]
+
+
+@contextmanager
+def _aside(trials: Path) -> Iterator[Path]:
+    """An empty directory in the file system of `trials`, removed in the end; by the next one, where that end never
+    came. Raises ArchiveError where another process has it, or the disk takes none."""
+    aside = trials / ASIDE
+    try:
+        aside.mkdir(parents=True, exist_ok=True)
+        lock = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _empty(aside)
+            try:
+                yield aside
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        finally:
+            os.close(lock)
+    except BlockingIOError:
+        raise ArchiveError(f"another import is unpacking into {trials}: try again when it has ended") from None
+    except OSError as error:
+        raise ArchiveError(f"cannot unpack into {trials}: {error.strerror or error}") from error
+
+
+def _empty(directory: Path) -> None:
+    for left in directory.iterdir():
+        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()

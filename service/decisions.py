@@ -1,92 +1,137 @@
-"""What people noted and decided about a history (annotations, triage, baselines): out of a database and into another.
+"""What people noted and decided about a history (annotations, triage, baselines): what is valid, and out of a database
+and into another.
 
-No directory of a trial holds it, so an export of all runs carries it as a file of its own.
+No directory of a trial holds it, so an export of all runs carries it as a file of its own. What such a file says is
+held to the same rules as what is said over REST.
 """
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Final
+from enum import StrEnum
+from typing import Annotated, Any, Final
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints, ValidationError, field_validator
+from pydantic import Field, field_validator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.control_tables import Annotation, TriageRow
-from service.fitting import fit_text
+from service.documents import Document
 from service.history_tables import BaselineRow
+from service.shapes import ONE_LINE, Moment, Shape, text_of
 
 FILE: Final = "decisions.json"
 """Its name in an export, where every other name is that of a trial."""
 
-Short = Annotated[str, StringConstraints(max_length=32)]
-Name = Annotated[str, StringConstraints(max_length=100)]
-Scenario = Annotated[str, StringConstraints(max_length=200)]
+# --- what is valid ---------------------------------------------------------------------------------------------------
+
+Words = Annotated[str, text_of(2000)]
+NotedCommit = Annotated[str | None, Field(min_length=4, max_length=100)]
+NotedScenario = Annotated[str | None, Field(max_length=200)]
+NotedRun = Annotated[str | None, Field(max_length=32)]
+BaselineScenario = Annotated[str, Field(min_length=1, max_length=64)]
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(from_attributes=True, extra="forbid")
+class TriageState(StrEnum):
+    """A change that nobody has decided about is new; deciding so again opens it anew."""
 
-    @field_validator("*")
-    @classmethod
-    def _storable(cls, value: object) -> object:
-        return fit_text(value, len(value)) if isinstance(value, str) else value
+    NEW = "new"
+    ACKNOWLEDGED = "acknowledged"
+    WONT_FIX = "wont_fix"
+    FALSE_ALARM = "false_alarm"
+    RESOLVED = "resolved"
+
+
+class NewDecision(Shape):
+    """`code`: with which the level changed, as the history names it. `owner`: who looks into it; `link`: the bug."""
+
+    code: Annotated[str, Field(pattern="^[0-9a-z]+(-[0-9a-f]+)?$", max_length=100)]
+    state: TriageState
+    reason: Words
+    owner: Annotated[str | None, text_of(100), Field(pattern=ONE_LINE)] = None
+    link: Annotated[str | None, Field(pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=2000)] = None
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class _Row(Document):
+    """One that somebody made, at some time."""
+
+    at: Moment
+    by: Name
 
 
 class _Annotation(_Row):
-    id: Short
-    at: AwareDatetime
-    text: str
-    by: Name
-    commit: Name | None
-    scenario: Scenario | None
-    run_id: Short | None
+    id: Annotated[str, Field(min_length=1, max_length=32)]
+    text: Words
+    commit: NotedCommit
+    scenario: NotedScenario
+    run_id: NotedRun
 
 
-class _Triage(_Row):
-    at: AwareDatetime
-    code: Name
-    state: Annotated[str, StringConstraints(max_length=16)]
-    reason: str
-    owner: Name | None
-    link: Annotated[str, StringConstraints(max_length=2000)] | None
-    by: Name
+class _Triage(_Row, NewDecision):
+    pass
 
 
 class _Baseline(_Row):
-    scenario: Scenario
-    commit: Annotated[str, StringConstraints(max_length=64)]
-    diff: Annotated[str, StringConstraints(max_length=64)]
-    at: AwareDatetime
-    by: Name
-    reason: str
+    scenario: BaselineScenario
+    commit: Annotated[str, Field(pattern="^[0-9a-z]+$", max_length=64)]
+    diff: Annotated[str, Field(pattern="^[0-9a-f]*$", max_length=64)]
+    reason: Words
 
 
-class _Decisions(_Row):
+class Decisions(Document):
+    """As the file holds them."""
+
     annotations: list[_Annotation]
     triage: list[_Triage]
     baselines: list[_Baseline]
 
+    @field_validator("annotations")
+    @classmethod
+    def _one_of_each_id(cls, found: list[_Annotation]) -> list[_Annotation]:
+        _once("id", (row.id for row in found))
+        return found
+
+    @field_validator("baselines")
+    @classmethod
+    def _one_of_each_scenario(cls, found: list[_Baseline]) -> list[_Baseline]:
+        _once("scenario", (row.scenario for row in found))
+        return found
+
+
+def _once(field: str, values: Iterable[str]) -> None:
+    twice = [value for value, number in Counter(values).items() if number > 1]
+    if twice:
+        raise ValueError(f"the {field} {twice[0]!r} is there more than once")
+
 
 def export(session: Session) -> bytes:
-    return _Decisions(
-        annotations=[_Annotation.model_validate(row) for row in session.scalars(select(Annotation))],
-        triage=[_Triage.model_validate(row) for row in session.scalars(select(TriageRow).order_by(TriageRow.seq))],
-        baselines=[_Baseline.model_validate(row) for row in session.scalars(select(BaselineRow))],
-    ).model_dump_json(indent=1).encode()  # fmt: skip
+    rows = {
+        "annotations": [_columns(row, _Annotation) for row in session.scalars(select(Annotation))],
+        "triage": [_columns(row, _Triage) for row in session.scalars(select(TriageRow).order_by(TriageRow.seq))],
+        "baselines": [_columns(row, _Baseline) for row in session.scalars(select(BaselineRow))],
+    }
+    return json.dumps(rows, indent=1).encode()
 
 
-def take_in(session: Session, text: bytes) -> int:
-    """Add what the database does not have yet, and say how many that were. Raises ValueError.
+def _columns(row: object, shape: type[Document]) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in shape.model_fields}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+def take_in(session: Session, found: Decisions) -> int:
+    """Add what the database does not have yet, and say how many that were.
 
     A baseline that somebody chose here stays. Of a code's triage the last row counts, so rows from there that are older
     than one of here would overrule it, and are left out.
     """
-    try:
-        found = _Decisions.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     latest: dict[str, datetime] = {}
     for row in session.scalars(select(TriageRow)):
         latest[row.code] = max(row.at, latest.get(row.code, row.at))

@@ -43,9 +43,12 @@ class TrialReader:
 
     def read(self) -> int:
         """Take over what was appended since the last call; returns how many events that were."""
-        tails = self._tails or self._open()
+        tails = self._tails
+        if tails is None:
+            with self._database.read() as session:
+                tails = self._open(session)
         self._tails = None  # Until the commit below the offsets in memory are ahead of the database.
-        batches = {part: [_fitted(event) for event in tail.read()] for part, tail in tails.items()}
+        batches = _news(tails)
         count = sum(len(batch) for batch in batches.values())
         if count:
             with self._database.write() as session:
@@ -55,10 +58,16 @@ class TrialReader:
         self._tails = tails
         return count
 
-    def _open(self) -> dict[str, EventTail]:
-        with self._database.read() as session:
-            query = select(ReadOffset.path, ReadOffset.offset).where(ReadOffset.trial_id == self._trial)
-            self._stored = stored = {row.path: row.offset for row in session.execute(query)}
+    def read_into(self, session: Session) -> None:
+        """Take over all of a trial that is over, in the transaction of whatever else makes it whole."""
+        tails = self._open(session)
+        batches = _news(tails)
+        if any(batches.values()):
+            self._store(session, batches, tails)
+
+    def _open(self, session: Session) -> dict[str, EventTail]:
+        query = select(ReadOffset.path, ReadOffset.offset).where(ReadOffset.trial_id == self._trial)
+        self._stored = stored = {row.path: row.offset for row in session.execute(query)}
         return {
             part: EventTail(
                 self._directory / part / "events",
@@ -190,6 +199,10 @@ def replace_recoveries(session: Session, trial: str, documents: Sequence[Mapping
     ]
     if rows:
         session.execute(insert(RecoveryRow), rows)
+
+
+def _news(tails: Mapping[str, EventTail]) -> dict[str, list[Event]]:
+    return {part: [_fitted(event) for event in tail.read()] for part, tail in tails.items()}
 
 
 def _fitted(event: Event) -> Event:

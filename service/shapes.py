@@ -14,8 +14,9 @@ from service.states import FaultState, RunState
 Json = dict[str, Any]
 
 
-def _to_utc(value: datetime) -> datetime:
-    """Days at either end of the calendar are kept free: on some clock they are in a year that there is not."""
+def to_utc(value: datetime) -> datetime:
+    """Days at either end of the calendar are kept free: on some clock they are in a year that there is not. Raises
+    ValueError for these."""
     try:
         moment = value.astimezone(UTC)
         _ = moment - timedelta(days=2), moment + timedelta(days=2)
@@ -25,7 +26,7 @@ def _to_utc(value: datetime) -> datetime:
 
 
 # A moment with its offset, as it is stored: in UTC.
-Moment = Annotated[AwareDatetime, AfterValidator(_to_utc)]
+Moment = Annotated[AwareDatetime, AfterValidator(to_utc)]
 # Why somebody does something; kept with it and in the audit log.
 Reason = Annotated[str, Field(max_length=2000)]
 

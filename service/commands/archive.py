@@ -52,14 +52,18 @@ def import_(
 
     Exit code: 0, or 1 where a directory could not be read (the others are imported).
     """
-    from service.archive import ArchiveError, import_all, import_decisions
+    from service.archive import ArchiveError, read_decisions
+    from service.importing import Imported, import_all, import_decisions
 
+    done: list[Imported] = []
+    decided, trouble = 0, None
     with opened(directory, database, make=True) as (found, settings):
         try:
-            done = list(import_all(found, paths, settings.trials))
-            decided = import_decisions(found, paths)
+            told = read_decisions(paths)  # before anything is imported: where these are none, nothing is
+            done.extend(import_all(found, paths, settings.trials))
+            decided = import_decisions(found, told)
         except ArchiveError as error:
-            fail(str(error))
+            trouble = str(error)
     new = [str(item.trial) for item in done if item.trial is not None]
     left = [{"directory": str(item.directory), "reason": item.reason} for item in done if item.trial is None]
     and_decided = f", and {decided} notes and decisions" if decided else ""
@@ -67,7 +71,10 @@ def import_(
         f"{len(new)} trials imported{and_decided}",
         *(f"  not {item['directory']}: {item['reason']}" for item in left),
     ]
-    show({"imported": new, "left": left, "decisions": decided}, as_json, lambda: "\n".join(lines))
+    if done or not trouble:
+        show({"imported": new, "left": left, "decisions": decided}, as_json, lambda: "\n".join(lines))
+    if trouble:
+        fail(trouble)
     if any(item.broken for item in done):
         raise typer.Exit(FAIL)
 

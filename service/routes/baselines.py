@@ -13,12 +13,13 @@ from chaos.git import REVISION
 from chaos.revisions import NoSamples, codes_named
 from service import baselines, history
 from service.access import CallerOf
+from service.decisions import BaselineScenario, Words
 from service.history_tables import BaselineRow
 from service.idempotency import Answer, once
 from service.paging import page
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf, existing_trial
-from service.shapes import Shape, text_of
+from service.shapes import Shape
 
 router = APIRouter(tags=["baselines"], responses=PROBLEMS)
 
@@ -26,9 +27,9 @@ router = APIRouter(tags=["baselines"], responses=PROBLEMS)
 class NewBaseline(Shape):
     """`code`: a commit or the beginning of one, COMMIT-DIFF, a branch or a tag, of which the scenario has trials."""
 
-    scenario: Annotated[str, Field(min_length=1, max_length=64)]
+    scenario: BaselineScenario
     code: Annotated[str, Field(pattern=f"^{REVISION.pattern}$", max_length=200)]
-    reason: Annotated[str, text_of(2000)]
+    reason: Words
 
 
 class BaselineShape(Shape):

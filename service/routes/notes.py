@@ -6,18 +6,18 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from service import audit, store
 from service.access import CallerOf
 from service.control_tables import Annotation
+from service.decisions import NotedCommit, NotedRun, NotedScenario, Words
 from service.idempotency import Answer, once
 from service.paging import page
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import Moment, Shape, text_of
+from service.shapes import Moment, Shape
 
 router = APIRouter(tags=["annotations"], responses=PROBLEMS)
 
@@ -25,11 +25,11 @@ router = APIRouter(tags=["annotations"], responses=PROBLEMS)
 class NewAnnotation(Shape):
     """`at`: the moment that it is about (now, if left out)."""
 
-    text: Annotated[str, text_of(2000)]
+    text: Words
     at: Moment | None = None
-    commit: Annotated[str | None, Field(min_length=4, max_length=100)] = None
-    scenario: Annotated[str | None, Field(max_length=200)] = None
-    run: Annotated[str | None, Field(max_length=32)] = None
+    commit: NotedCommit = None
+    scenario: NotedScenario = None
+    run: NotedRun = None
 
 
 class AnnotationShape(Shape):

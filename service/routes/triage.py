@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service import audit, history, store
 from service.access import CallerOf
 from service.control_tables import TriageRow
+from service.decisions import NewDecision, TriageState
 from service.idempotency import Answer, once
 from service.paging import page
 from service.problems import Problem
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Limit, ServiceOf
-from service.shapes import ONE_LINE, Shape, text_of
+from service.shapes import Shape
 
 router = APIRouter(tags=["triage"], responses=PROBLEMS)
 
 # Over which the false alarms of the gate are counted.
 COUNTED_DAYS = 90
-
-
-class TriageState(StrEnum):
-    """A change that nobody has decided about is new; deciding so again opens it anew."""
-
-    NEW = "new"
-    ACKNOWLEDGED = "acknowledged"
-    WONT_FIX = "wont_fix"
-    FALSE_ALARM = "false_alarm"
-    RESOLVED = "resolved"
-
-
-class NewDecision(Shape):
-    """`code`: with which the level changed, as the history names it. `owner`: who looks into it; `link`: the bug."""
-
-    code: Annotated[str, Field(pattern="^[0-9a-z]+(-[0-9a-f]+)?$", max_length=100)]
-    state: TriageState
-    reason: Annotated[str, text_of(2000)]
-    owner: Annotated[str | None, text_of(100), Field(pattern=ONE_LINE)] = None
-    link: Annotated[str | None, Field(pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=2000)] = None
 
 
 class DecisionShape(Shape):

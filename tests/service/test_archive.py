@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner, Result
 
-from service import archive, retention, store
+from service import archive, importing, retention, store
 from service.archive import ArchiveError
 from service.cli import app
 from service.context import opened_database
@@ -79,10 +79,10 @@ async def test_a_lost_database_is_made_again_from_the_directories(api: Harness, 
     run = await a_run(api, trials=2)
     other = elsewhere(api.service.settings, tmp_path)
     trials = api.service.settings.trials
-    done = list(archive.import_all(other, [trials], trials))
+    done = list(importing.import_all(other, [trials], trials))
     assert sorted(str(item.trial) for item in done) == run["trials"]
     assert told(other, run["id"]) == told(api.service.database, run["id"])
-    again = list(archive.import_all(other, [trials], trials))
+    again = list(importing.import_all(other, [trials], trials))
     assert [item.trial for item in again] == [None, None] and "there already" in again[0].reason
     other.close()
 
@@ -92,7 +92,7 @@ async def test_an_export_is_read_anywhere(api: Harness, tmp_path: Path) -> None:
     file = tmp_path / "runs.tar.gz"
     assert archive.export(api.service.database, [run["id"]], file) == ([f"{run['id']}-1"], [])
     other = elsewhere(api.service.settings, tmp_path)
-    (done,) = archive.import_all(other, [file], tmp_path / "there")
+    (done,) = importing.import_all(other, [file], tmp_path / "there")
     assert done.trial == f"{run['id']}-1" and done.directory == tmp_path / "there" / f"{run['id']}-1"
     assert told(other, run["id"]) == told(api.service.database, run["id"])
     with other.read() as session:
@@ -109,14 +109,14 @@ async def test_what_is_no_trial_says_so(api: Harness, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no archive")
     for path in (tmp_path / "empty", tmp_path / "file"):
         with pytest.raises(ArchiveError, match=path.name):
-            list(archive.import_all(api.service.database, [path], tmp_path))
+            list(importing.import_all(api.service.database, [path], tmp_path))
     with tarfile.open(tmp_path / "outside.tar", "w") as archived:
         archived.addfile(tarfile.TarInfo("/etc/spec.json"))
-    with pytest.raises(ArchiveError, match="begin with /"):
-        list(archive.import_all(api.service.database, [tmp_path / "outside.tar"], tmp_path))
+    with pytest.raises(ArchiveError, match="names with /"):
+        list(importing.import_all(api.service.database, [tmp_path / "outside.tar"], tmp_path))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "spec.json").write_text("{}")
-    (done,) = archive.import_all(api.service.database, [tmp_path / "broken"], tmp_path)
+    (done,) = importing.import_all(api.service.database, [tmp_path / "broken"], tmp_path)
     assert done.trial is None and "spec.json" in done.reason and "field 'trial' is missing" in done.reason
 
 
@@ -125,9 +125,9 @@ async def test_a_trial_by_hand_becomes_a_run_of_its_own(api: Harness, tmp_path: 
     directory = api.service.settings.trials / run["trials"][0]
     (directory / "run.json").unlink()
     other = elsewhere(api.service.settings, tmp_path)
-    (done,) = archive.import_all(other, [directory], tmp_path)
+    (done,) = importing.import_all(other, [directory], tmp_path)
     assert done.trial is not None and done.trial.startswith("import-")
-    (again,) = archive.import_all(other, [directory], tmp_path)
+    (again,) = importing.import_all(other, [directory], tmp_path)
     assert again.trial is None and "there already" in again.reason
     other.close()
 

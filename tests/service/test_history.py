@@ -16,7 +16,7 @@ from chaos.git import Repository
 from chaos.provenance import Provenance
 from chaos.record import Spec
 from chaos.scenario import parse_scenario
-from service import archive, history
+from service import archive, history, importing
 from service.database import Database
 from service.history import Finished
 from service.history_tables import DigestRow, PointRow, SampleRow
@@ -115,7 +115,7 @@ async def test_what_the_service_ran_counts_with_its_end_and_wherever_it_is_impor
     archive.export(api.service.database, [], file)
     other = elsewhere(api.service.settings, tmp_path)
     for _ in range(2):
-        list(archive.import_all(other, [file], tmp_path / "there"))
+        list(importing.import_all(other, [file], tmp_path / "there"))
     with other.read() as session:
         assert {row.trial for row in session.scalars(select(SampleRow))} == set(run["trials"])
         assert [point.trials for point in session.scalars(select(PointRow))] == [2]
@@ -125,7 +125,7 @@ async def test_what_the_service_ran_counts_with_its_end_and_wherever_it_is_impor
 async def test_imports_of_before_there_was_a_history_are_found(api: Harness, tmp_path: Path) -> None:
     run = await a_run(api)
     other = elsewhere(api.service.settings, tmp_path)
-    list(archive.import_all(other, [api.service.settings.trials], tmp_path))
+    list(importing.import_all(other, [api.service.settings.trials], tmp_path))
     with other.write() as session:
         for table in (SampleRow, PointRow, DigestRow):
             session.query(table).delete()

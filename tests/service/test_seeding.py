@@ -13,7 +13,7 @@ from sqlalchemy import select
 from chaos.reading import Phase
 from chaos.record import TrialDirectory
 from chaos.verdict import Verdict
-from service import archive, catalog
+from service import catalog, importing
 from service.database import Database
 from service.seeding import story
 from service.seeding.command import seed_directory
@@ -96,7 +96,7 @@ async def test_it_reads_like_real_trials_and_says_that_it_is_none(tmp_path: Path
     assert TrialDirectory(Path(trial["directory"])).read_result() is not None
     other = Database(f"sqlite:///{tmp_path / 'other.db'}")
     other.migrate()
-    assert archive.import_one(other, Path(trial["directory"])).trial is not None
+    assert importing.import_one(other, Path(trial["directory"])).trial is not None
     with other.read() as session:
         assert session.scalars(select(Run)).one().seeded, "made up is made up in another database too"
     other.close()
