@@ -27,6 +27,7 @@ from service.database import Database
 from service.history import Finished
 from service.hub import Hub
 from service.ingest import TrialReader, replace_recoveries
+from service.runfile import RunFile
 from service.seeding.script import SeededResult, play
 from service.seeding.story import NIGHTS, SCENARIOS, Night, SeededTrial, nights
 from service.states import FaultState, RunState
@@ -34,6 +35,7 @@ from service.tables import FaultRow, Run, Trial
 
 KEPT_NIGHTS: Final = 3
 SEED: Final = 20261130
+REASON: Final = "made up by phoenix demo --seed-data"
 
 
 class SeedingError(Exception):
@@ -97,8 +99,9 @@ def _write_night(directory: Path, database: Database, night: Night, *, kept: boo
     plays = [(trial, play(night, trial)) for trial in night.trials]
     places = [directory / "trials" / f"{run}-{number}" for number in range(1, len(plays) + 1)]
     specs = [_spec(place, night, trial) for place, (trial, _) in zip(places, plays, strict=True)]
-    for place, spec, (_, played) in zip(places, specs, plays, strict=True):
+    for number, (place, spec, (_, played)) in enumerate(zip(places, specs, plays, strict=True), start=1):
         _write_directory(place, spec, played, kept=kept)
+        _run_file(run, number, night).write(place)
     with database.write() as session:
         _add_rows(session, run, night, plays, places, kept=kept)
         over = zip(places, specs, plays, strict=True)
@@ -140,6 +143,18 @@ def _write_directory(place: Path, spec: Spec, played: SeededResult, *, kept: boo
             (events / f"{process}.jsonl").write_text("".join(event.to_json() + "\n" for event in written))
 
 
+def _run_file(run: str, number: int, night: Night) -> RunFile:
+    return RunFile(
+        run=run,
+        number=number,
+        suite=night.suite,
+        schedule=None,
+        reason=REASON,
+        requested_by=None,
+        created_at=night.trials[0].started,
+    )
+
+
 # --- the rows --------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +174,7 @@ def _add_rows(
         suite=night.suite,
         seeded=True,
         archived_at=None if kept else max(ends),
-        reason="made up by phoenix demo --seed-data",
+        reason=REASON,
         state=RunState.FINISHED,
         verdict=worst(played.result.verdict for _, played in plays),
         part="done",
