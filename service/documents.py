@@ -23,5 +23,5 @@ class Document(Shape):
             return cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+            where, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{where}: {said}" if where else said) from None

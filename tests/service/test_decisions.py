@@ -100,7 +100,7 @@ def test_what_rest_would_refuse_is_refused_in_a_file(tmp_path: Path, table: str,
 @pytest.mark.parametrize(("table", "field"), [("annotations", "id 'n1'"), ("baselines", "scenario 'kill-one'")])
 def test_what_is_in_a_file_twice_is_refused(tmp_path: Path, table: str, field: str) -> None:
     file = a_file(tmp_path / "x.tar.gz", (table, {}), (table, {}))
-    with pytest.raises(ArchiveError, match=f"{table}: .*the {field} is there more than once"):
+    with pytest.raises(ArchiveError, match=f"{table}: the {field} is there more than once"):
         archive.read_decisions([file])
 
 
