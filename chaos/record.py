@@ -201,7 +201,7 @@ class TrialDirectory:
             return None if data is None else Result.from_json(data)
         except KeyError as error:
             raise TrialError(f"{self.result_file}: not a result: the field {error} is missing") from error
-        except (ValueError, AssertionError) as error:
+        except (ValueError, TypeError, AssertionError) as error:
             raise TrialError(f"{self.result_file}: not a result: {error!r}") from error
 
     def request_fault(self, request: Mapping[str, object]) -> None:
@@ -253,7 +253,7 @@ class TrialDirectory:
             data = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise TrialError(f"cannot read {path}: {error}") from error
         if not isinstance(data, dict):
             raise TrialError(f"{path}: not a JSON object")

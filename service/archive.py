@@ -33,7 +33,8 @@ try:
 except ImportError:  # a Python that was built without, whose tarfile reads none of it
     LZMAError = OSError  # type: ignore[misc, assignment]
 
-DAMAGED = (tarfile.TarError, OSError, EOFError, zlib.error, LZMAError)
+# What tarfile raises for damage, and for names and times that no file can have.
+DAMAGED = (tarfile.TarError, OSError, EOFError, zlib.error, LZMAError, ValueError, OverflowError)
 ASIDE: Final = ".unpacking"
 """In the directory of trials: what is being unpacked; hidden, so that nobody takes it for trials (`chaos.collect`)."""
 
@@ -69,7 +70,7 @@ def export(database: Database, runs: Sequence[str], target: Path) -> tuple[list[
     missing: list[str] = []
     try:
         with _whole_or_none(target), tarfile.open(target, "w:gz") as archive:
-            if decided is not None:  # the first: who looks for it need not unpack all
+            if decided is not None:
                 _add(archive, decisions.FILE, decided)
             for trial, run in trials:
                 path = Path(str(trial.directory))
@@ -191,25 +192,23 @@ def _opened(file: Path) -> Iterator[tarfile.TarFile]:
 def _aside(trials: Path) -> Iterator[Path]:
     """An empty directory in the file system of `trials`, removed in the end; by the next one, where that end never
     came. Raises ArchiveError where another process has it, or the disk takes none."""
-    aside = trials / ASIDE
+    place = trials / ASIDE
+    files = place / "files"
     try:
-        aside.mkdir(parents=True, exist_ok=True)
-        lock = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        place.mkdir(parents=True, exist_ok=True)
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _empty(aside)
+            if files.exists():
+                shutil.rmtree(files)
+            files.mkdir()
             try:
-                yield aside
+                yield files
             finally:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(place, ignore_errors=True)
         finally:
             os.close(lock)
     except BlockingIOError:
         raise ArchiveError(f"another import is unpacking into {trials}: try again when it has ended") from None
     except OSError as error:
         raise ArchiveError(f"cannot unpack into {trials}: {error.strerror or error}") from error
-
-
-def _empty(directory: Path) -> None:
-    for left in directory.iterdir():
-        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()

@@ -48,6 +48,9 @@ def import_(
 ) -> None:
     """Make rows of trial directories; what the database knows already is left alone, and so are baselines chosen here.
 
+    Each trial is taken over whole or not at all, and nothing of a file that is damaged: after an end that came too
+    early, run it again.
+
     A lost database is made again by: phoenix import DATA_DIRECTORY/trials
 
     Exit code: 0, or 1 where a directory could not be read (the others are imported).

@@ -160,15 +160,32 @@ def test_a_header_that_is_damaged_does_not_end_a_file_unnoticed(
         taken(database, [file], there)
 
 
+@pytest.mark.parametrize("headers", [{"path": "a\0b"}, {"mtime": "1e300"}], ids=["name", "time"])
+def test_what_no_file_can_have_is_refused(database: Database, tmp_path: Path, there: Path, headers: Json) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT) as archived:
+        entry = tarfile.TarInfo("a")
+        entry.pax_headers = headers
+        archived.addfile(entry)
+    with pytest.raises(ArchiveError, match="cannot unpack"):
+        taken(database, [tmp_path / "x.tar"], there)
+
+
+@pytest.mark.parametrize("text", ['{"checks": {"fired": "x"}, "recoveries": [], "error": null}', "[" * 100_000])
+def test_results_that_are_none(database: Database, tmp_path: Path, there: Path, text: str) -> None:
+    directory = a_trial(tmp_path / "a", RUN)
+    (directory / "result.json").write_text(text)
+    (done,) = taken(database, [directory], there)
+    assert done.broken and str(directory / "result.json") in done.reason
+
+
 def test_what_an_unpacking_that_was_killed_left_is_removed_and_two_do_not_meet(
     database: Database, tmp_path: Path, there: Path
 ) -> None:
-    half = there / ASIDE / "a"
+    half = there / ASIDE / "files" / "a"
     half.mkdir(parents=True)
     (half / "spec.json").write_text("{")
-    (there / ASIDE / "file").write_text("left")
     file = packed(tmp_path / "x.tar.gz", a_trial(tmp_path / "a", RUN))
-    other = os.open(there / ASIDE, os.O_RDONLY)
+    other = os.open(there / ASIDE / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(ArchiveError, match="another import is unpacking"):
         taken(database, [file], there)

@@ -98,7 +98,9 @@ async def test_it_reads_like_real_trials_and_says_that_it_is_none(tmp_path: Path
     other.migrate()
     assert importing.import_one(other, Path(trial["directory"])).trial is not None
     with other.read() as session:
-        assert session.scalars(select(Run)).one().seeded, "made up is made up in another database too"
+        there = session.scalars(select(Run)).one()
+        assert there.seeded, "made up is made up in another database too"
+        assert (there.id, there.suite) == (run["id"], "nightly"), "and of the same run"
     other.close()
 
 
