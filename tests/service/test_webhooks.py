@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
@@ -55,8 +57,8 @@ def receiver(*answers: int) -> Iterator[Receiver]:
 
 
 @contextmanager
-def postman(api: Harness) -> Iterator[Postman]:
-    man = Postman(api.service.database, httpx.Client(timeout=5.0, trust_env=False))
+def postman(api: Harness, answer_s: float = 10.0) -> Iterator[Postman]:
+    man = Postman(api.service.database, httpx.AsyncClient(timeout=None, trust_env=False), answer_s=answer_s)
     yield man
     man.close()
 
@@ -106,6 +108,60 @@ async def test_a_receiver_that_fails_twice_gets_its_message_the_third_time(api: 
     at, _, said = headers["X-Phoenix-Signature"].removeprefix("t=").partition(",v1=")
     assert hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest() == said
     assert headers["X-Phoenix-Delivery"] == seen["id"] and headers["X-Phoenix-Event"] == "test"
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """The address of a receiver that never ends its answer, and sends a byte of it oftener than any limit per read."""
+    over = threading.Event()
+
+    def answer(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                other, _ = listener.accept()
+                with other, contextlib.suppress(OSError):
+                    other.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                    while not over.wait(0.01):
+                        other.sendall(b"a")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+async def test_a_receiver_that_drips_holds_up_nobody_and_is_left_in_time(api: Harness) -> None:
+    with dripping() as slow, receiver(200, 200) as other, postman(api, answer_s=0.3) as man:
+        (late, _), (quick, _) = await hook(api, slow), await hook(api, other.url)
+        for webhook in (late, late, quick, quick):
+            await api.post(f"/webhooks/{webhook}/test", {})
+        man.tick()
+        delivered = [seen["delivered_at"] for seen in await deliveries(api, quick)]
+        assert len(other.got) == 2 and all(delivered)
+        missed = await deliveries(api, late)
+        assert [(seen["state"], seen["attempts"]) for seen in missed] == [("PENDING", 1)] * 2
+        assert {seen["error"] for seen in missed} == {"no whole answer within 0.3 s"}
+        tried = [datetime.fromisoformat(seen["next_at"]) - wait_after(1) for seen in missed]
+        assert abs(tried[0] - tried[1]) >= timedelta(seconds=0.25), "one after the other"
+        assert max(map(datetime.fromisoformat, delivered)) < min(tried), "before the slow one was given up"
+
+
+async def test_what_another_service_took_meanwhile_is_not_said_to_have_failed(api: Harness) -> None:
+    """Its process was stopped for longer than a message is taken for, and goes on."""
+    webhook, _ = await hook(api, "http://127.0.0.1:9/nobody")
+    await api.post(f"/webhooks/{webhook}/test", {})
+    with postman(api) as man:
+        ((first, hooked),) = man._take(())
+        pass_time(api)
+        ((second, _),) = man._take(())
+        assert (first.attempts, second.attempts) == (1, 2) and man._take(()) == []
+        man._keep(second, hooked, 204, None)
+        man._keep(first, hooked, None, "no answer")
+    (seen,) = await deliveries(api, webhook)
+    assert (seen["state"], seen["status"], seen["error"]) == ("DELIVERED", 204, None)
 
 
 async def test_a_message_is_given_up_in_the_end(api: Harness) -> None:
