@@ -23,7 +23,7 @@ from service.settings import Settings
 from service.shapes import NewRun
 from service.states import RunState
 from service.tables import Run
-from service.timing import Kind, Timing
+from service.timing import InvalidTiming, Kind, Timing
 
 
 class Overlap(StrEnum):
@@ -71,7 +71,12 @@ def fire_due(session: Session, settings: Settings) -> list[Firing]:
     for schedule in due(session):
         at = store.now()
         assert schedule.next_due is not None
-        last, earlier, following = timing(schedule).due(schedule.next_due, at)
+        try:
+            last, earlier, following = timing(schedule).due(schedule.next_due, at)
+        except InvalidTiming as error:  # made when this was not refused yet; the others must not wait for it
+            fired.append(_failed(session, schedule, schedule.next_due, f"{error.field}: {error}"))
+            schedule.next_due = None
+            continue
         detail = "earlier instants were missed while nobody looked" if earlier else None
         if at - last > timedelta(seconds=schedule.misfire_grace_s):
             late = (at - last).total_seconds()
@@ -99,9 +104,7 @@ def fire(
         body = NewRun.model_validate(schedule.document)
         plan = planning.plan(settings, body)
     except (Problem, ChaosError, ValueError) as error:
-        told = {"schedule": schedule.id, "name": schedule.name, "error": str(error)}
-        webhooks.tell(session, "schedule.failed", told, also=schedule.webhook_id)
-        return _record(session, schedule, at, Outcome.FAILED, None, str(error))
+        return _failed(session, schedule, at, str(error))
     run = store.add_run(
         session,
         plan,
@@ -128,10 +131,14 @@ def pause(session: Session, schedule: Schedule, caller: Caller, reason: str) -> 
 
 
 def resume(session: Session, schedule: Schedule, caller: Caller, reason: str) -> None:
-    """What would have been due meanwhile is not made up for."""
+    """What would have been due meanwhile is not made up for. Raises Problem 409."""
     if schedule.paused_at is not None:
+        try:
+            schedule.next_due = timing(schedule).next_after(store.now())
+        except InvalidTiming as error:
+            detail = f"{error.field}: {error}; replace the schedule by one that can be due"
+            raise Problem(409, "invalid-schedule", detail) from None
         schedule.paused_at = schedule.paused_reason = None
-        schedule.next_due = timing(schedule).next_after(store.now())
         audit.record(session, caller, "schedule.resume", schedule.id, reason=reason)
 
 
@@ -168,6 +175,12 @@ def watch(session: Session) -> list[Schedule]:
         elif not stale:
             schedule.stale_told_at = None
     return become
+
+
+def _failed(session: Session, schedule: Schedule, at: datetime, error: str) -> Firing:
+    told = {"schedule": schedule.id, "name": schedule.name, "error": error}
+    webhooks.tell(session, "schedule.failed", told, also=schedule.webhook_id)
+    return _record(session, schedule, at, Outcome.FAILED, None, error)
 
 
 def _record(

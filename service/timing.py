@@ -1,8 +1,9 @@
 """When a schedule is due. Pure: told of the time.
 
 A time zone is where people live; what is stored and compared is UTC. In a zone with summer time a cron expression means
-the clock on the wall there: a time that is skipped in spring is due at the end of the gap, one that comes twice in
-autumn is due twice. UTC, which is what a schedule has unless it says otherwise, knows neither.
+the clock on the wall there: a time that is skipped in spring is due at the end of the gap; of an hour that comes twice
+in autumn a schedule that names its hours, as a nightly does, is due in the first, and one of every hour in both. UTC,
+which is what a schedule has unless it says otherwise, knows neither.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from croniter import CroniterError, croniter
 
 # Somebody who wants it oftener wants a suite with more trials.
 SHORTEST_S = 10.0
+# No clock is put back by more.
+_LONGEST_REPEAT = timedelta(hours=2)
+# The fields of a cron expression, and how many values each has.
+_FIELDS = {"minute": 60, "hour": 24, "day of month": 31, "month": 12, "day of week": 7}
 
 
 class InvalidTiming(Exception):
@@ -64,9 +69,18 @@ class Timing:
         if self.every_s is not None:
             return moment + timedelta(seconds=self.every_s)
         assert self.cron is not None
-        local = moment.astimezone(zone(self.timezone))
-        found: datetime = croniter(self.cron, local).get_next(datetime)
-        return found.astimezone(UTC)
+        here = zone(self.timezone)
+        instants = croniter(self.cron, moment.astimezone(here))
+        while True:
+            found: datetime = instants.get_next(datetime).astimezone(UTC)
+            if self._every_hour or not found.astimezone(here).fold:
+                return found
+
+    @property
+    def _every_hour(self) -> bool:
+        """By its cron expression it names no hour: one that comes twice counts twice."""
+        fields = (self.cron or "").split()
+        return fields == ["@hourly"] or (len(fields) == 5 and fields[1].startswith("*"))
 
     def due(self, first: datetime, now: datetime) -> tuple[datetime, int, datetime | None]:
         """Of all instants from `first` (due) to `now`: the last one, how many came before it, and the next one."""
@@ -75,11 +89,14 @@ class Timing:
             earlier = int((now - first).total_seconds() // self.every_s)
             last = first + timedelta(seconds=earlier * self.every_s)
         elif self.cron is not None:
-            # Backwards from now: a service that slept for a year does not count its minutes.
+            # Backwards from now: a service that slept for a year does not count its minutes. Then forward again, since
+            # going back croniter takes the first of two equal hours for the second.
             local = now.astimezone(zone(self.timezone)) + timedelta(microseconds=1)
-            newest = croniter(self.cron, local).get_prev(datetime).astimezone(UTC)
-            last = max(first, newest)
-            earlier = 0 if last == first else 1
+            before: datetime = croniter(self.cron, local).get_prev(datetime).astimezone(UTC) - _LONGEST_REPEAT
+            following = self.next_after(max(first, before))
+            while following is not None and following <= now:
+                last, earlier = following, 1
+                following = self.next_after(last)
         return last, earlier, self.next_after(last)
 
 
@@ -93,12 +110,16 @@ def zone(name: str) -> ZoneInfo:
 
 def _check_cron(text: str) -> None:
     fields = text.split()
-    drawn = any(field[0] in "RH" for field in fields)  # croniter can draw fields; a schedule that moves is none
-    if drawn or (len(fields) != 5 and not text.startswith("@")):
-        raise InvalidTiming(
-            f"{text!r} is no cron expression: five fields (minute, hour, day of month, month, day of week), or @daily",
-            "cron",
-        )
+    if len(fields) != len(_FIELDS) and not text.startswith("@"):
+        raise InvalidTiming(f"{text!r} is no cron expression: five fields ({', '.join(_FIELDS)}), or @daily", "cron")
+    for (name, values), field in zip(_FIELDS.items(), fields, strict=False):
+        for part in field.split(","):
+            _, _, step = part.partition("/")
+            if part[:1].lower() in {"r", "h"}:  # croniter can draw fields
+                raise InvalidTiming(f"{name}: {part!r} is drawn by chance, and a schedule that moves is none", "cron")
+            if step.isdecimal() and int(step) > values:
+                advice = "for a longer time between two take the kind 'interval'"
+                raise InvalidTiming(f"{name}: {part!r} steps over all of its {values} values; {advice}", "cron")
     try:
         croniter(text, datetime(2026, 1, 1, tzinfo=UTC)).get_next(datetime)
     except (CroniterError, ValueError, KeyError, AttributeError, TypeError) as error:

@@ -91,6 +91,7 @@ def home_page(
         "queued": queue.get("queued", 0),
         "next": [_coming(item, now) for item in due[:3]],
         "has_schedules": bool(schedules),
+        "all_paused": all(item.get("paused") for item in schedules),
         "last": _last(recent or ([] if which.any else newest), now),
     }
 

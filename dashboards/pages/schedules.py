@@ -50,14 +50,15 @@ async def page(request: Request, api: Api) -> Shown:
 def schedule_view(schedule: Json, firings: Sequence[Json], now: datetime) -> dict[str, Any]:
     last = schedule.get("last")
     run = schedule.get("run") or {}
+    due = schedule.get("next_due")
     return {
         "schedule": schedule,
         "when": when_text(schedule),
         "what": run.get("suite") or run.get("scenario_name") or text.NONE,
         "revision": run.get("revision") or "",
         "trials": text.plural(run["trials"], "trial") if int(run.get("trials") or 1) > 1 else "",
-        "next": text.clock(schedule.get("next_due")),
-        "in": "paused" if schedule.get("paused") else text.until(schedule.get("next_due"), now),
+        "next": text.clock(due),
+        "in": "paused" if schedule.get("paused") else text.until(due, now) if due else "over",
         "last": last,
         "last_age": text.age(last.get("fired_at") or last.get("due_at"), now) if last else text.NONE,
         "stale_after": text.duration(schedule.get("stale_after_s")),

@@ -46,7 +46,7 @@ def create(
     }  # fmt: skip
     with connected(server, directory) as client:
         answer = client.post("/schedules", body)
-    show(answer, as_json, lambda: f"schedule {answer['id']} ({name}) is due next at {answer['next_due_local']}")
+    show(answer, as_json, lambda: f"schedule {answer['id']} ({name}) is {coming(answer)}")
 
 
 @app.command("list")
@@ -54,7 +54,7 @@ def list_schedules(server: Server = None, directory: Directory = None, as_json: 
     """All of them: when each is due next, and what came of it last."""
     with connected(server, directory) as client:
         items = list(client.items("/schedules"))
-    show({"items": items}, as_json, lambda: _table(items))
+    show({"items": items}, as_json, lambda: listed(items))
 
 
 @app.command()
@@ -112,17 +112,23 @@ def _target(name: str) -> Json:
 def _change(verb: str, name: str, reason: str, server: Server, directory: Directory, as_json: bool) -> None:
     with connected(server, directory) as client:
         answer = client.post(f"/schedules/{client.schedule_id(name)}/{verb}", {"reason": reason})
-    state = "paused" if answer["paused"] else f"due next at {answer['next_due_local']}"
-    show(answer, as_json, lambda: f"schedule {answer['name']} is {state}")
+    show(answer, as_json, lambda: f"schedule {answer['name']} is {coming(answer)}")
 
 
-def _table(items: list[Json]) -> str:
+def coming(schedule: Json) -> str:
+    if schedule["paused"]:
+        return "paused"
+    local = schedule["next_due_local"]
+    return f"due next at {local}" if local else "not due again: its time has passed"
+
+
+def listed(items: list[Json]) -> str:
     if not items:
         return "there is no schedule; make one with: phoenix schedule create nightly --scenario demo --cron '0 2 * * *'"
     rows = [("ID", "NAME", "WHEN", "NEXT DUE", "LAST", "STATE")]
     for item in items:
         when = item["cron"] or (f"every {item['every_s']:g} s" if item["every_s"] else "once")
         last = f"{item['last']['outcome']} {item['last']['verdict'] or ''}".strip() if item["last"] else "never"
-        state = "paused" if item["paused"] else "STALE" if item["stale"] else "ok"
+        state = "paused" if item["paused"] else "STALE" if item["stale"] else "ok" if item["next_due"] else "over"
         rows.append((item["id"], item["name"], when, item["next_due_local"] or "-", last, state))
     return table(rows)

@@ -264,6 +264,17 @@ async def test_schedules_say_when_what_and_what_became_of_it(pages: httpx.AsyncC
     assert "bench-2" in page and "gone" in page
 
 
+async def test_a_schedule_that_is_never_due_again_is_over_and_not_paused(
+    api: FakeApi, pages: httpx.AsyncClient
+) -> None:
+    past = {"kind": "once", "at": iso(-7200), "cron": None, "next_due": None, "next_due_local": None}
+    api.lists["schedules"] = [{**api.lists["schedules"][0], **past}]
+    assert "<strong>over</strong>" in await body(pages, "/schedules")
+    assert "each schedule is over or paused" in await body(pages, "/")
+    api.lists["schedules"][0]["paused"] = True
+    assert "all schedules are paused" in await body(pages, "/")
+
+
 async def test_machines_say_where_they_differ_and_what_their_noise_costs(pages: httpx.AsyncClient) -> None:
     page = await body(pages, "/machines")
     assert "EPYC 7B13" in page and page.count("≠") == 1

@@ -12,6 +12,7 @@ import pytest
 
 from service import store
 from service.clockwork import Clockwork
+from service.commands.schedules import coming, listed
 from service.control_tables import Delivery, Firing, Schedule
 from service.timing import InvalidTiming, Kind, Timing
 from tests.service.helpers import TINY, Harness, Json, Script, problem
@@ -40,10 +41,14 @@ def test_sunday_is_sunday() -> None:
         assert moment is not None and f"{moment:%A %H:%M}" == "Sunday 02:00"
 
 
-def test_summer_time_skips_no_night_and_repeats_an_hour() -> None:
+def test_summer_time_skips_no_night_and_repeats_hours_of_every_hour_only() -> None:
     berlin = Timing(kind=Kind.CRON, cron="30 2 * * *", timezone="Europe/Berlin")
     assert instants(berlin, "2026-03-27T12:00", 3) == ["03-28 01:30", "03-29 01:00", "03-30 00:30"]
-    assert instants(berlin, "2026-10-24T12:00", 3) == ["10-25 00:30", "10-25 01:30", "10-26 01:30"]
+    assert instants(berlin, "2026-10-24T12:00", 3) == ["10-25 00:30", "10-26 01:30", "10-27 01:30"]
+    assert instants(berlin, "2026-10-25T01:00", 1) == ["10-26 01:30"], "asked in the second of the two hours"
+    for cron in ("30 * * * *", "30 */1 * * *"):
+        hourly = Timing(kind=Kind.CRON, cron=cron, timezone="Europe/Berlin")
+        assert instants(hourly, "2026-10-25T00:00", 3) == ["10-25 00:30", "10-25 01:30", "10-25 02:30"]
     utc = Timing(kind=Kind.CRON, cron="30 2 * * *")
     assert instants(utc, "2026-10-24T12:00", 3) == ["10-25 02:30", "10-26 02:30", "10-27 02:30"]
 
@@ -55,6 +60,10 @@ def test_summer_time_skips_no_night_and_repeats_an_hour() -> None:
         ({"kind": Kind.CRON, "cron": "* * * *"}, "cron"),
         ({"kind": Kind.CRON, "cron": "61 * * * *"}, "cron"),
         ({"kind": Kind.CRON, "cron": "R R * * *"}, "cron"),
+        ({"kind": Kind.CRON, "cron": "0 r * * *"}, "cron"),
+        ({"kind": Kind.CRON, "cron": "0,h(0-5) 2 * * *"}, "cron"),
+        ({"kind": Kind.CRON, "cron": "*/100 * * * *"}, "cron"),
+        ({"kind": Kind.CRON, "cron": "0 0-23/25 * * *"}, "cron"),
         ({"kind": Kind.CRON, "cron": ""}, "cron"),
         ({"kind": Kind.CRON}, "cron"),
         ({"kind": Kind.CRON, "cron": "@daily", "every_s": 10.0}, "every_s"),
@@ -67,6 +76,22 @@ def test_timings_that_can_never_be_are_refused(values: dict[str, Any], field: st
     with pytest.raises(InvalidTiming) as refusal:
         Timing(**values)
     assert refusal.value.field == field
+
+
+@pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 * * * *", "30 * * * *", "0 3 * * *", "0 0 1 * *"])
+@pytest.mark.parametrize("timezone", ["Europe/Berlin", "Australia/Lord_Howe", "America/Havana"])
+@pytest.mark.parametrize("change", ["2027-03-28", "2027-10-31", "2027-04-04", "2027-10-03", "2027-11-07", "2027-03-14"])
+def test_what_is_overdue_when_clocks_change_is_what_was_due_last(cron: str, timezone: str, change: str) -> None:
+    timing = Timing(kind=Kind.CRON, cron=cron, timezone=timezone)
+    begin = datetime.fromisoformat(change).replace(tzinfo=UTC) - timedelta(hours=14)
+    first = timing.next_after(begin)
+    assert first is not None
+    passed, now = [first], first
+    while now < first + timedelta(hours=40):
+        now += timedelta(minutes=47)
+        while (following := timing.next_after(passed[-1])) is not None and following <= now:
+            passed.append(following)
+        assert timing.due(first, now) == (passed[-1], int(len(passed) > 1), following)
 
 
 def test_what_was_due_while_nobody_looked_is_one_instant() -> None:
@@ -191,6 +216,36 @@ async def test_what_cannot_run_any_more_has_failed(api: Harness) -> None:
     api.service.clockwork.tick()
     (firing,) = await firings(api, schedule["id"])
     assert firing["outcome"] == "failed" and "gone" in firing["detail"]
+
+
+async def test_one_that_is_refused_by_now_keeps_no_other_waiting(api: Harness) -> None:
+    refused, other = await made(api), await made(api, name="other")
+    for late_s, schedule in enumerate((other, refused), start=1):
+        make_due(api, schedule["id"], late_s)
+    with api.service.database.write() as session:
+        session.get_one(Schedule, refused["id"]).cron = "r r r r r"
+    for _ in range(2):
+        api.service.clockwork.tick()
+    (firing,) = await firings(api, refused["id"])
+    assert firing["outcome"] == "failed" and "drawn by chance" in firing["detail"]
+    assert [firing["outcome"] for firing in await firings(api, other["id"])] == ["started"]
+    path = f"/schedules/{refused['id']}"
+    assert (await api.post(f"{path}/pause", {})).status_code == 200
+    assert "drawn by chance" in problem(await api.post(f"{path}/resume", {}), 409)["detail"]
+    assert (await api.get(path))["paused"]
+
+
+async def test_one_whose_only_time_has_passed_is_over(api: Harness) -> None:
+    soon = (store.now() + timedelta(hours=1)).isoformat()
+    schedule = await made(api, kind="once", cron=None, at=soon)
+    path = f"/schedules/{schedule['id']}"
+    await api.post(f"{path}/pause", {})
+    assert coming(await api.get(path)) == "paused"
+    with api.service.database.write() as session:
+        session.get_one(Schedule, schedule["id"]).at = store.now() - timedelta(hours=1)
+    resumed = (await api.post(f"{path}/resume", {})).json()
+    assert not resumed["paused"] and resumed["next_due"] is None
+    assert coming(resumed) == "not due again: its time has passed" and "over" in listed([resumed])
 
 
 async def test_pause_resume_run_now_replace_and_delete(api: Harness) -> None:
