@@ -262,8 +262,9 @@ class Client:
         """The answer holds the token, which is told this once."""
         return self.post("/tokens", {"name": name, "role": role, "expires_at": expires_at})
 
-    def revoke_token(self, token: str, reason: str = "") -> Json:
-        return self.post(f"/tokens/{_part(token)}/revoke", {"reason": reason})
+    def revoke_token(self, token: str, reason: str = "", *, force: bool = False) -> Json:
+        """`force`: also the only valid one of an admin."""
+        return self.post(f"/tokens/{_part(token)}/revoke", {"reason": reason, "force": force})
 
     def audit(self, **query: Query) -> Iterator[Json]:
         """Every change, newest first."""

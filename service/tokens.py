@@ -24,6 +24,10 @@ from service.store import now
 
 SESSION_LASTS = timedelta(hours=12)
 _TOKEN = re.compile(r"phx_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+LAST_ADMIN = (
+    "this is the only valid token of an admin: without it others are made and revoked beside the database only; "
+    'make another one first (phoenix tokens create NAME --role admin), or say --force (by REST: "force": true)'
+)
 # When a token was used last is told to the minute: written at each use it would make every read a write.
 _USE_TOLD = timedelta(minutes=1)
 
@@ -59,6 +63,12 @@ def revoke(session: Session, caller: Caller, token: Token, reason: str) -> None:
         token.revoked_at, token.revoked_by = now(), caller.name
         audit.record(session, caller, "token.revoke", token.id, reason=reason, detail={"name": token.name})
     session.execute(delete(LoginSession).where(LoginSession.token_id == token.id))
+
+
+def is_last_admin(session: Session, token: Token) -> bool:
+    """Without it every other one could be made or revoked beside the database only."""
+    valid = session.scalar(select(Token.id).where(Token.id == token.id, Token.role == Role.ADMIN, *_valid()))
+    return valid is not None and count_valid(session, Role.ADMIN) == 1
 
 
 def all_tokens(session: Session) -> Sequence[Token]:

@@ -90,6 +90,7 @@ def list_tokens(
 @app.command()
 def revoke(
     token: Annotated[str, typer.Argument(help="Its id, as `phoenix tokens list` says it.")],
+    force: Annotated[bool, typer.Option("--force", help="Also the only valid token of an admin.")] = False,
     reason: Reason = "",
     server: Server = None,
     directory: Directory = None,
@@ -104,11 +105,13 @@ def revoke(
 
     if server is not None:
         with connected(server, directory) as client:
-            answer = client.revoke_token(token, reason)
+            answer = client.revoke_token(token, reason, force=force)
     else:
         with opened(directory, database) as (found, _), found.write() as session:
             if (row := session.get(Token, token)) is None:
                 fail(f"there is no token {token!r}; `phoenix tokens list` names them")
+            if not force and tokens.is_last_admin(session, row):
+                fail(tokens.LAST_ADMIN)
             tokens.revoke(session, LOCAL, row, reason)
             answer = token_shape(row).model_dump(mode="json")
     show(answer, as_json, lambda: f"token {answer['id']} ({answer['name']}) is revoked")

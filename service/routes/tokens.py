@@ -22,7 +22,6 @@ from service.store import now
 
 router = APIRouter(tags=["tokens"], responses=PROBLEMS)
 
-NO_REASON = Why()
 MOST_NAME = 100
 
 
@@ -48,6 +47,15 @@ class TokenShape(Shape):
     revoked_by: str | None
     valid: bool
     token: str | None = None
+
+
+class Revocation(Why):
+    """`force`: also where it is the only valid token of an admin."""
+
+    force: bool = False
+
+
+NO_REASON = Revocation()
 
 
 class TokenList(Shape):
@@ -83,7 +91,7 @@ def create_token(service: ServiceOf, caller: CallerOf, request: Request, body: N
 
 @router.post("/tokens/{token_id}/revoke", status_code=200, response_model=TokenShape, openapi_extra=IDEMPOTENT)
 def revoke_token(
-    service: ServiceOf, caller: CallerOf, request: Request, token_id: Id, body: Why = NO_REASON
+    service: ServiceOf, caller: CallerOf, request: Request, token_id: Id, body: Revocation = NO_REASON
 ) -> Response:
     """It and the sessions begun with it are refused from now on. The body may be left out."""
     with service.database.write() as session:
@@ -91,6 +99,8 @@ def revoke_token(
         def effect() -> Answer:
             if (token := session.get(Token, token_id)) is None:
                 raise not_found("token", token_id)
+            if not body.force and tokens.is_last_admin(session, token):
+                raise Problem(409, "last-admin", tokens.LAST_ADMIN)
             tokens.revoke(session, caller, token, body.reason)
             return Answer(status=200, body=token_shape(token))
 

@@ -86,13 +86,25 @@ async def test_a_revoked_or_expired_token_is_refused_and_the_house_stays_closed(
     token = made(api.service, Role.ADMIN)
     identity = token.split("_")[1]
     revoke = f"/api/v1/tokens/{identity}/revoke"
-    answer = await api.client.post(revoke, json={"reason": "lost"}, headers=bearer(token))
+    refusal = problem(await api.client.post(revoke, json={"reason": "lost"}, headers=bearer(token)), 409)
+    assert "make another one first" in refusal["detail"]
+    answer = await api.client.post(revoke, json={"reason": "lost", "force": True}, headers=bearer(token))
     assert answer.status_code == 200 and not answer.json()["valid"]
     problem(await api.client.get("/api/v1/runs", headers=bearer(token)), 401)
     problem(await api.client.get("/api/v1/runs"), 401)
     with api.service.database.write() as session:
         text = tokens.create(session, LOCAL, "short", Role.ADMIN, now() - timedelta(seconds=1))[1]
     problem(await api.client.get("/api/v1/runs", headers=bearer(text)), 401)
+
+
+async def test_an_admin_may_go_while_another_one_stays(api: Harness) -> None:
+    first, second = made(api.service, Role.ADMIN), made(api.service, Role.ADMIN)
+    with api.service.database.write() as session:
+        tokens.create(session, LOCAL, "over", Role.ADMIN, now() - timedelta(seconds=1))
+    for token, status in ((first, 200), (first, 200), (second, 409)):
+        revoke = f"/api/v1/tokens/{token.split('_')[1]}/revoke"
+        assert (await api.client.post(revoke, headers=bearer(second))).status_code == status
+    assert (await api.client.get("/api/v1/tokens", headers=bearer(second))).status_code == 200
 
 
 async def test_whoever_can_read_the_data_directory_may_in(api: Harness, locked: dict[Role, str]) -> None:

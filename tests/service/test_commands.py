@@ -118,5 +118,6 @@ def test_tokens_close_the_service_and_the_data_directory_opens_it(
     monkeypatch.setenv("PHOENIX_TOKEN", token)
     assert "tiny" in phoenix(service, "runs")
     identity = next(item["id"] for item in told(service, "tokens", "list")["items"] if item["name"] == "ada")
-    assert "is revoked" in phoenix(service, "tokens", "revoke", identity)
+    assert "make another one first" in phoenix(service, "tokens", "revoke", identity, code=2)
+    assert "is revoked" in phoenix(service, "tokens", "revoke", identity, "--force")
     assert "expired or revoked" in phoenix(service, "runs", code=2)
