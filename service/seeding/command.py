@@ -17,7 +17,7 @@ OK, USAGE = 0, 2
 
 
 def seed_directory(directory: Path, *, as_json: bool, now: datetime | None = None) -> int:
-    """The exit code: 2 where the directory cannot be used or holds runs already."""
+    """The exit code: 2 where the directory cannot be used or holds other runs."""
     try:
         if (address := address_in(directory)) is not None:
             raise SeedingError(

@@ -7,7 +7,8 @@ specification, result and recoveries, without events.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from service import baselines, catalog, history, store
 from service.callers import LOCAL
 from service.database import Database
 from service.history import Finished
+from service.history_tables import BaselineRow
 from service.hub import Hub
 from service.ingest import TrialReader, replace_recoveries
 from service.runfile import RunFile
@@ -65,47 +67,70 @@ def seed(
     number: int = SEED,
     told: Callable[[str], None] = lambda line: None,
 ) -> Seeded:
-    """Fill an empty data directory. Raises SeedingError for one that holds runs: made-up ones stay by themselves."""
-    with database.read() as session:
-        if session.scalars(select(Run.id).limit(1)).first() is not None:
-            raise SeedingError(
-                f"{directory} already holds runs, and made-up ones never go beside real ones; choose another "
-                "directory with --dir"
-            )
+    """Fill an empty data directory, or go on where this was interrupted.
+
+    Raises SeedingError for one that holds other runs: made-up ones stay by themselves.
+    """
     scenarios = {name: catalog.scenario_named(name) for name in SCENARIOS}
     told_nights = list(nights(scenarios, seed=number, last=last, count=count))
+    there = _written(directory, database, {_name(night) for night in told_nights})
     written = 0
     for night in told_nights:
         kept = night.started > last - timedelta(days=KEPT_NIGHTS)
-        written += _write_night(directory, database, night, kept=kept)
+        written += _write_night(directory, database, night, kept=kept, there=_name(night) in there)
         told(f"{night.started:%Y-%m-%d}  {night.suite}  commit {night.commit[:9]}  {len(night.trials)} trials")
     _choose_baselines(database, told_nights)
     return Seeded(nights=len({night.started for night in told_nights}), trials=written)
 
 
+def _written(directory: Path, database: Database, told: Collection[str]) -> set[str]:
+    """The runs that are there already; each lies in the database whole, or not at all. Raises SeedingError."""
+    with database.read() as session:
+        others = select(Run.seeded).where(Run.id.not_in(told)).order_by(Run.seeded).limit(1)
+        seeded = session.scalars(others).first()
+        if seeded is not None:
+            what = (
+                "made-up runs of other nights than those until now"
+                if seeded
+                else "runs, and made-up ones never go beside real ones"
+            )
+            raise SeedingError(f"{directory} already holds {what}; choose another directory with --dir")
+        return set(session.scalars(select(Run.id)))
+
+
 def _choose_baselines(database: Database, told: Sequence[Night]) -> None:
-    """Of each scenario the first night on the machine that is used now."""
+    """Of each scenario that has none the first night on the machine that is used now."""
     first = next(night for night in told if night.machine == told[-1].machine)
     with database.write() as session:
         for scenario in SCENARIOS:
+            if session.get(BaselineRow, scenario) is not None:
+                continue
             row = baselines.choose(
                 session, LOCAL, scenario, Code(commit=first.commit), "the first night here (made up)"
             )
             row.at = first.started + timedelta(hours=7)
 
 
-def _write_night(directory: Path, database: Database, night: Night, *, kept: bool) -> int:
-    run = f"seed-{night.started:%m%d}-{night.suite}-{night.commit[:6]}"
+def _name(night: Night) -> str:
+    return f"seed-{night.started:%m%d}-{night.suite}-{night.commit[:6]}"
+
+
+def _write_night(directory: Path, database: Database, night: Night, *, kept: bool, there: bool) -> int:
+    """`there`: its rows are, but its events, if they are `kept`, may not all have been read."""
+    if there and not kept:
+        return len(night.trials)
+    run = _name(night)
     plays = [(trial, play(night, trial)) for trial in night.trials]
     places = [directory / "trials" / f"{run}-{number}" for number in range(1, len(plays) + 1)]
     specs = [_spec(place, night, trial) for place, (trial, _) in zip(places, plays, strict=True)]
-    for number, (place, spec, (_, played)) in enumerate(zip(places, specs, plays, strict=True), start=1):
-        _write_directory(place, spec, played, kept=kept)
-        _run_file(run, number, night).write(place)
-    with database.write() as session:
-        _add_rows(session, run, night, plays, places, kept=kept)
-        over = zip(places, specs, plays, strict=True)
-        history.add(session, [Finished.of(spec, played.result, place) for place, spec, (_, played) in over])
+    if not there:
+        for number, (place, spec, (_, played)) in enumerate(zip(places, specs, plays, strict=True), start=1):
+            _write_directory(place, spec, played, kept=kept)
+            _run_file(run, number, night).write(place)
+        with database.write() as session:
+            _add_rows(session, run, night, plays, places, kept=kept)
+            over = zip(places, specs, plays, strict=True)
+            history.add(session, [Finished.of(spec, played.result, place) for place, spec, (_, played) in over])
     if kept:
         for place in places:
             TrialReader(database, Hub(), run, place.name, place).read()
@@ -132,6 +157,7 @@ def _spec(place: Path, night: Night, trial: SeededTrial) -> Spec:
 
 
 def _write_directory(place: Path, spec: Spec, played: SeededResult, *, kept: bool) -> None:
+    shutil.rmtree(place, ignore_errors=True)  # of a seeding that was interrupted
     directory = TrialDirectory(place)
     events = directory.run.events if kept else directory.path
     events.mkdir(parents=True)

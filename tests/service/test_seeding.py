@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -13,15 +15,16 @@ from sqlalchemy import select
 from chaos.reading import Phase
 from chaos.record import TrialDirectory
 from chaos.verdict import Verdict
-from service import catalog, importing
+from service import catalog, history, importing, store
 from service.database import Database
+from service.ingest import TrialReader
 from service.seeding import story
 from service.seeding.command import seed_directory
 from service.seeding.script import play
 from service.seeding.story import SCENARIOS, Night, Outcome
-from service.seeding.write import last_night, seed
+from service.seeding.write import SeedingError, last_night, seed
 from service.settings import Settings
-from service.tables import Run
+from service.tables import EventRow, Run
 from tests.service.helpers import harness
 
 LAST = datetime(2026, 11, 29, 2, tzinfo=UTC)
@@ -104,11 +107,52 @@ async def test_it_reads_like_real_trials_and_says_that_it_is_none(tmp_path: Path
     other.close()
 
 
+def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once with directories and no rows, once with rows whose events are read in part; and once more for nothing."""
+    database = Database(f"sqlite:///{tmp_path / 'phoenix.db'}")
+    database.migrate()
+
+    def interrupted(place: object, name: str, calls: int) -> None:
+        count = itertools.count(1)
+        real = getattr(place, name)
+
+        def call(*arguments: Any) -> Any:
+            if next(count) == calls:
+                raise KeyboardInterrupt
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, call)
+            with pytest.raises(KeyboardInterrupt):
+                seed(tmp_path, database, last=LAST, count=1)
+
+    interrupted(history, "add", 1)
+    with database.read() as session:
+        assert session.scalars(select(Run)).first() is None and any((tmp_path / "trials").iterdir())
+    interrupted(TrialReader, "read", 5)
+    for _ in range(2):
+        seeded = seed(tmp_path, database, last=LAST, count=1)
+        assert (seeded.nights, seeded.trials) == (1, 24)
+        with database.read() as session:
+            rows = Counter(session.scalars(select(EventRow.trial_id)))
+            assert len(session.scalars(select(Run)).all()) == 1
+        lines = {
+            place.name: sum(len(file.read_text().splitlines()) for file in place.glob("run/events/*.jsonl"))
+            for place in (tmp_path / "trials").iterdir()
+        }
+        assert rows == lines
+    with pytest.raises(SeedingError, match="of other nights"):
+        seed(tmp_path, database, last=LAST + timedelta(days=1), count=1)
+    database.close()
+
+
 def test_made_up_data_never_go_beside_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = datetime(2026, 11, 29, 12, tzinfo=UTC)
     database = Database(f"sqlite:///{tmp_path / 'phoenix.db'}")
     database.migrate()
-    seed(tmp_path, database, last=LAST, count=1)
+    scenario = catalog.scenario_named("demo")
+    with database.write() as session:
+        store.add_run(session, [scenario], by="ada")
     database.close()
     assert seed_directory(tmp_path, as_json=False, now=now) == 2
     assert "already holds runs" in capsys.readouterr().err
