@@ -17,16 +17,31 @@ import typer
 from service import comparing_cli
 from service.commands import access, archive, baselines, runs, safety, schedules
 from service.commands.common import INTERRUPTED, AsJson, DatabaseUrl, Directory, database_url, fail
-from service.settings import DEFAULT_PORT, LOOPBACK, MOST_DAYS, Settings, SettingsError, data_directory
+from service.settings import DEFAULT_PORT, LOOPBACK, MOST_DAYS, Settings, SettingsError, data_directory, version
 
 app = typer.Typer(
     name="phoenix",
-    help="A training runtime that heals lost ranks in place, and a harness that breaks it on purpose.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"PHOENIX {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    told: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """A training runtime that heals lost ranks in place, and a harness that breaks it on purpose."""
+
 
 for command in (
     safety.inject,

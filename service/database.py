@@ -23,6 +23,7 @@ SQLITE = "sqlite"
 POSTGRES = "postgresql"
 # The number of the advisory lock by which writers of PostgreSQL take turns; nobody else's meaning.
 _WRITERS = 0x70686F656E6978
+_GIVE = "sqlite:////path/to/file or postgresql://user:password@host/name"
 # Requests are served by up to forty threads, of which most wait for something else than the database.
 _CONNECTIONS = 20
 
@@ -99,17 +100,20 @@ class Database:
 
 
 def checked_url(url: str) -> URL:
-    """`postgresql://` with the driver that we use. Raises DatabaseError for anything but SQLite and PostgreSQL."""
+    """`postgresql://` with the driver that we use. Raises DatabaseError for all but it and files of SQLite."""
     try:
         parsed = make_url(url)
     except ArgumentError:
         parsed = None
     if parsed is None or parsed.drivername not in (SQLITE, POSTGRES, "postgres", "postgresql+psycopg"):
-        raise DatabaseError(
-            f"{url.partition(':')[0]!r} is no database that can be used: "
-            "give sqlite:////path/to/file or postgresql://user:password@host/name"
-        )
+        raise DatabaseError(f"{url.partition(':')[0]!r} is no database that can be used: give {_GIVE}")
+    if parsed.drivername == SQLITE and _is_memory(parsed):
+        raise DatabaseError(f"{url!r} is a database in memory, of which nothing would be left: give {_GIVE}")
     return parsed if parsed.drivername == SQLITE else parsed.set(drivername="postgresql+psycopg")
+
+
+def _is_memory(url: URL) -> bool:
+    return url.database in (None, "", ":memory:", "file::memory:") or url.query.get("mode") == "memory"
 
 
 def migration_config(connection: Connection) -> Config:

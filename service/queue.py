@@ -13,7 +13,6 @@ import secrets
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
-from importlib import metadata
 from pathlib import Path
 
 from sqlalchemy import exists, func, or_, select
@@ -24,7 +23,7 @@ from chaos.provenance import machine
 from service import endings, halts, store
 from service.control_tables import ServiceRow
 from service.fitting import fit_text
-from service.settings import Settings
+from service.settings import Settings, version
 from service.states import RunState
 from service.tables import Run, Trial
 
@@ -44,7 +43,7 @@ def identity(directory: Path) -> str:
 def register(session: Session, service: str, settings: Settings) -> None:
     """This service is here (again)."""
     row = session.get(ServiceRow, service) or ServiceRow(id=service)
-    row.host, row.pid, row.version = fit_text(socket.gethostname(), 100), os.getpid(), _version()
+    row.host, row.pid, row.version = fit_text(socket.gethostname(), 100), os.getpid(), version()[:40]
     row.fingerprint = digest_of(machine())
     row.url, row.max_active, row.started_at = settings.address, settings.max_active, store.now()
     row.heartbeat_at, row.stopped_at, row.trouble = store.now(), None, None
@@ -143,10 +142,3 @@ def depth(session: Session) -> dict[RunState, int]:
     states = (RunState.QUEUED, RunState.RUNNING)
     query = select(Trial.state, func.count()).where(Trial.state.in_(states)).group_by(Trial.state)
     return {**dict.fromkeys(states, 0), **{RunState(state): number for state, number in session.execute(query)}}
-
-
-def _version() -> str:
-    try:
-        return metadata.version("phoenix-resilience")[:40]
-    except metadata.PackageNotFoundError:
-        return "unknown"  # run from a checkout that is not installed

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -91,6 +92,14 @@ class Settings:
     @property
     def trials(self) -> Path:
         return self.directory / "trials"
+
+
+def version() -> str:
+    """Of PHOENIX, as it is installed."""
+    try:
+        return metadata.version("phoenix-resilience")
+    except metadata.PackageNotFoundError:
+        return "unknown"  # run from a checkout that is not installed
 
 
 def data_directory(given: Path | None, environ: Mapping[str, str] = os.environ) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,6 +36,11 @@ def test_help_names_every_command() -> None:
     assert done.returncode == 0
     for command in ("demo", "run", "trial", "serve", "inject", "doctor", "schema"):
         assert command in done.stdout
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0 and re.fullmatch(r"PHOENIX (\d+\.\d+\.\d+\S*|unknown)\n", done.output), done.output
 
 
 def test_schema_is_a_json_schema() -> None:
@@ -239,6 +245,9 @@ def test_settings_refuse_what_cannot_be() -> None:
         lambda: replace(settings, max_active=0),
         lambda: replace(settings, poll_s=0.0),
         lambda: replace(settings, database_url="mysql://x"),
+        lambda: replace(settings, database_url="sqlite://"),
+        lambda: replace(settings, database_url="sqlite:///:memory:"),
+        lambda: replace(settings, database_url="sqlite:///file:x?mode=memory&uri=true"),
     ]
     for make in wrong:
         with pytest.raises(SettingsError):
