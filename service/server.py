@@ -26,7 +26,7 @@ from service import endings, listing, store
 from service.app import create_app
 from service.context import Service
 from service.guard import LocalOnly
-from service.settings import Settings, SettingsError
+from service.settings import LOOPBACKS, Settings, SettingsError
 from service.states import RunState
 
 API_PATHS = ("/api/", "/openapi.json", "/docs", "/healthz", "/readyz", "/metrics")
@@ -70,6 +70,19 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def uvicorn_config(site: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """Who calls, and whether by TLS, a proxy on this machine may say if one was named; else anybody could."""
+    return uvicorn.Config(
+        site,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GOODBYE_S,
+        proxy_headers=bool(settings.also_named),
+        forwarded_allow_ips=sorted(LOOPBACKS),
+    )
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -130,10 +143,7 @@ async def _serve(
         httpx.AsyncClient(transport=_InTheReadersName(api), base_url=base, timeout=30) as client,
     ):
         site = LocalOnly(_Site(api, create_pages(client)), names=settings.names)
-        config = uvicorn.Config(
-            site, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=GOODBYE_S
-        )
-        server = _Server(config)
+        server = _Server(uvicorn_config(site, settings))
         _end_on_signals(server, _service(api))
         watcher = asyncio.create_task(_end_with_parent(server, _service(api))) if attached else None
         if ready is not None:

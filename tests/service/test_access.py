@@ -8,12 +8,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from service import tokens
 from service.attempts import Attempts
 from service.callers import LOCAL, Role
 from service.context import Service, running_in
 from service.control_tables import Token
+from service.server import uvicorn_config
 from service.settings import Settings, SettingsError
 from service.store import now
 from tests.service.helpers import TINY, Harness, Json, harness, problem
@@ -199,6 +202,22 @@ async def test_a_proxy_hands_on_by_the_names_it_was_given(settings: Settings) ->
             answer = await api.client.get("/api/v1/runs", headers={"host": host, **bearer(token)})
             assert answer.status_code == status, host
         problem(await api.client.get("/api/v1/runs", headers={"host": "phoenix.example"}), 401)
+
+
+@pytest.mark.parametrize(("names", "seen"), [(frozenset(), "127.0.0.1"), (frozenset({"phoenix.example"}), "9.9.9.9")])
+async def test_only_a_proxy_that_was_named_says_who_calls(settings: Settings, names: frozenset[str], seen: str) -> None:
+    callers = []
+
+    async def site(scope: Scope, receive: Receive, send: Send) -> None:
+        callers.append((scope["client"][0], scope["scheme"]))
+        await Response()(scope, receive, send)
+
+    config = uvicorn_config(site, replace(settings, also_named=names))
+    config.load()
+    transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        await client.get("/", headers={"x-forwarded-for": "9.9.9.9", "x-forwarded-proto": "https"})
+    assert callers == [(seen, "https" if names else "http")]
 
 
 async def test_answers_are_data_to_a_browser(api: Harness) -> None:
