@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from service.control_tables import Annotation, TriageRow
 from service.documents import Document
 from service.history_tables import BaselineRow
-from service.shapes import ONE_LINE, Moment, Shape, text_of
+from service.shapes import LINK, ONE_LINE, Moment, Shape, text_of
 
 FILE: Final = "decisions.json"
 """Its name in an export, where every other name is that of a trial."""
@@ -52,7 +52,7 @@ class NewDecision(Shape):
     state: TriageState
     reason: Words
     owner: Annotated[str | None, text_of(100), Field(pattern=ONE_LINE)] = None
-    link: Annotated[str | None, Field(pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=2000)] = None
+    link: Annotated[str | None, Field(pattern=LINK, max_length=2000)] = None
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

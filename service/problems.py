@@ -7,6 +7,7 @@ fit the state of a run 409.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from chaos.errors import ChaosError, InvalidFault, InvalidScenario, UnknownFaultKind
+from service.shapes import IN_WORDS
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -99,6 +101,9 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, UnicodeDecodeError):
             detail = f"the body is not UTF-8: {error.__cause__.reason} at byte {error.__cause__.start}"
             return problem_response(422, detail, code="invalid-request", instance=request.url.path)
+        if isinstance(error.__cause__, ValueError):  # Python reads no longer ones
+            detail = f"a number in the body has more than the {sys.get_int_max_str_digits()} digits that can be read"
+            return problem_response(422, detail, code="invalid-request", instance=request.url.path)
         if error.status_code < 400 or error.status_code == 304:
             return Response(status_code=error.status_code, headers=error.headers)
         detail = f"there is nothing at {request.url.path}" if error.status_code == 404 else str(error.detail)
@@ -151,4 +156,5 @@ def _validation(item: Any, body: object) -> dict[str, str]:
         return _field(
             "body", "is missing: send a JSON object" if item["type"] == "missing" else "must be a JSON object"
         )
-    return _field(".".join(str(part) for part in location[1:]), str(item.get("msg", "")))
+    said = IN_WORDS.get(item.get("ctx", {}).get("pattern"), str(item.get("msg", "")))
+    return _field(".".join(str(part) for part in location[1:]), said.removeprefix("Value error, "))

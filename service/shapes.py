@@ -38,6 +38,18 @@ def text_of(most: int) -> StringConstraints:
 
 # What is shown within a line, and printed by terminals: no character that controls either.
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+REVISION_NAME = f"^{REVISION.pattern}$"
+COMMIT = "^[0-9a-f]{4,64}$"
+CODE = "^[0-9a-f]{4,64}(-[0-9a-f]+)?$"
+LINK = r"^https?://[^\s/]+(/\S*)?$"
+# What each asks for, in words: a refusal says this, and nobody has to read a pattern.
+IN_WORDS = {
+    ONE_LINE: "is shown in one line: leave out control characters and separators of lines",
+    REVISION_NAME: "names no revision: give a commit, a branch or a tag",
+    COMMIT: "is no commit: give at least 4 of its digits (0 to 9, a to f)",
+    CODE: "is no commit: give at least 4 of its digits (0 to 9, a to f)",
+    LINK: "is no address: it begins with http:// or https:// and a host, and holds no blanks",
+}
 
 
 class Shape(BaseModel):
@@ -111,7 +123,7 @@ class NewRun(Shape):
     scenario_name: str | None = None
     scenario: Json | None = None
     suite: str | None = None
-    revision: Annotated[str | None, Field(pattern=f"^{REVISION.pattern}$")] = None
+    revision: Annotated[str | None, Field(pattern=REVISION_NAME)] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63)] = None
     trials: Annotated[int, Field(ge=1, le=200)] = 1
     reason: Reason = ""

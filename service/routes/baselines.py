@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 from sqlalchemy import select
 
-from chaos.git import REVISION
 from chaos.revisions import NoSamples, codes_named
 from service import baselines, history
 from service.access import CallerOf
@@ -19,7 +18,7 @@ from service.idempotency import Answer, once
 from service.paging import page
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf, existing_trial
-from service.shapes import Shape
+from service.shapes import REVISION_NAME, Shape
 
 router = APIRouter(tags=["baselines"], responses=PROBLEMS)
 
@@ -28,7 +27,7 @@ class NewBaseline(Shape):
     """`code`: a commit or the beginning of one, COMMIT-DIFF, a branch or a tag, of which the scenario has trials."""
 
     scenario: BaselineScenario
-    code: Annotated[str, Field(pattern=f"^{REVISION.pattern}$", max_length=200)]
+    code: Annotated[str, Field(pattern=REVISION_NAME, max_length=200)]
     reason: Words
 
 

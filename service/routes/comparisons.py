@@ -7,20 +7,20 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from chaos.compare.comparison import Comparison
-from chaos.git import REVISION
 from chaos.revisions import NoSamples
 from service.comparison_shapes import ComparisonShape
 from service.known import Known
 from service.problems import Problem
 from service.routes.common import PROBLEMS
 from service.routes.history import KnownOf
+from service.shapes import REVISION_NAME
 
 router = APIRouter(tags=["comparisons"], responses=PROBLEMS)
 
 Revision = Annotated[
     str,
     Query(
-        pattern=f"^{REVISION.pattern}$",
+        pattern=REVISION_NAME,
         description="A commit, the beginning of one, COMMIT-DIFF for a dirty tree, a branch or a tag; "
         "`baseline`: of each scenario its own",
     ),

@@ -9,15 +9,17 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from service import audit, store
+from service import audit, catalog, store
 from service.access import CallerOf
 from service.control_tables import Annotation
-from service.decisions import NotedCommit, NotedRun, NotedScenario, Words
+from service.decisions import NotedRun, NotedScenario, Words
+from service.history_tables import PointRow
 from service.idempotency import Answer, once
 from service.paging import page
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import Moment, Shape
+from service.shapes import CODE, Moment, Shape
+from service.tables import Trial
 
 router = APIRouter(tags=["annotations"], responses=PROBLEMS)
 
@@ -27,7 +29,7 @@ class NewAnnotation(Shape):
 
     text: Words
     at: Moment | None = None
-    commit: NotedCommit = None
+    commit: Annotated[str | None, Field(pattern=CODE, max_length=100)] = None
     scenario: NotedScenario = None
     run: NotedRun = None
 
@@ -67,6 +69,9 @@ def annotate(service: ServiceOf, caller: CallerOf, request: Request, body: NewAn
         def effect() -> Answer:
             if body.run is not None and store.find_run(session, body.run) is None:
                 raise Problem(422, "invalid-request", f"run: there is no run {body.run!r}")
+            if body.scenario is not None and not _is_known(session, body.scenario):
+                detail = f"scenario: there is no scenario {body.scenario!r}, and no trial of one that is called so"
+                raise Problem(422, "invalid-request", detail)
             row = Annotation(
                 id=store.new_id("note"),
                 at=body.at or store.now(),
@@ -102,6 +107,13 @@ def about(
         query = query.where(or_(Annotation.scenario == scenario, Annotation.scenario.is_(None)))
     order = (Annotation.at, Annotation.id)
     return page(session, query, order, limit=limit, cursor=cursor, newest_first=True)
+
+
+def _is_known(session: Session, scenario: str) -> bool:
+    """It ships with PHOENIX, or was submitted or measured here."""
+    tables = (Trial, PointRow)
+    ran = any(session.scalar(select(table.scenario).where(table.scenario == scenario).limit(1)) for table in tables)
+    return ran or scenario in catalog.scenarios()
 
 
 def _shape(row: Annotation) -> AnnotationShape:

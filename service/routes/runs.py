@@ -27,7 +27,7 @@ from service.routes.common import (
     existing_run,
 )
 from service.routes.history import Branch, no_such_branch
-from service.shapes import Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, Why, WorkerList
+from service.shapes import COMMIT, Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, Why, WorkerList
 from service.states import RunState
 from service.tables import Run
 
@@ -65,7 +65,7 @@ def list_runs(
     suite: Name = None,
     schedule: Name = None,
     workload: Name = None,
-    commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
+    commit: Annotated[str | None, Query(pattern=COMMIT, description="Its first digits")] = None,
     branch: Branch = None,
     host: Annotated[str | None, Query(max_length=100, description="Run by the service of this host")] = None,
     since: Moment | None = None,

@@ -11,7 +11,6 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from chaos.git import REVISION
 from chaos.verdict import Verdict
 from service import audit, planning, schedules, store, views
 from service.access import CallerOf
@@ -24,7 +23,7 @@ from service.paging import page
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, IF_UNCHANGED, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
 from service.schedules import Outcome, Overlap
-from service.shapes import ONE_LINE, Moment, NewRun, RunShape, Shape, Why, text_of
+from service.shapes import ONE_LINE, REVISION_NAME, Moment, NewRun, RunShape, Shape, Why, text_of
 from service.tables import Run
 from service.timing import SHORTEST_S, InvalidTiming, Kind, Timing, zone
 
@@ -65,7 +64,7 @@ class NewSchedule(When):
     overlap: Overlap = Overlap.SKIP
     misfire_grace_s: Annotated[float, Field(ge=0, le=MOST_S)] = 3600.0
     stale_after_s: Annotated[float | None, Field(gt=0, le=MOST_S)] = None
-    base: Annotated[str | None, Field(pattern=f"^{REVISION.pattern}$", max_length=100)] = None
+    base: Annotated[str | None, Field(pattern=REVISION_NAME, max_length=100)] = None
     webhook: Annotated[str | None, Field(max_length=32)] = None
     reason: Annotated[str, Field(max_length=2000)] = ""
 

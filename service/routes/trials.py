@@ -10,7 +10,7 @@ from chaos.verdict import Verdict
 from service import listing, store, views
 from service.paging import page
 from service.routes.common import PROBLEMS, Cursor, Id, Limit, ServiceOf, existing_run, existing_trial
-from service.shapes import TimelineShape, TrialList, TrialPage, TrialShape
+from service.shapes import COMMIT, TimelineShape, TrialList, TrialPage, TrialShape
 from service.states import RunState
 from service.tables import Trial
 
@@ -30,7 +30,7 @@ def list_all_trials(
     scenario: Annotated[str | None, Query(max_length=200)] = None,
     verdict: Verdict | None = None,
     state: RunState | None = None,
-    commit: Annotated[str | None, Query(pattern="^[0-9a-f]{4,64}$", description="Its first digits")] = None,
+    commit: Annotated[str | None, Query(pattern=COMMIT, description="Its first digits")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> TrialPage:

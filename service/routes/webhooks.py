@@ -17,7 +17,7 @@ from service.idempotency import Answer, once
 from service.paging import page
 from service.problems import not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import Shape, Why
+from service.shapes import LINK, Shape, Why
 
 router = APIRouter(tags=["webhooks"], responses=PROBLEMS)
 
@@ -37,7 +37,7 @@ def _reachable(url: str) -> str:
 class NewWebhook(Shape):
     """`events`: what to tell; what a schedule names it for is told in any case."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$", max_length=2000), AfterValidator(_reachable)]
+    url: Annotated[str, Field(pattern=LINK, max_length=2000), AfterValidator(_reachable)]
     events: Annotated[tuple[EventName, ...], Field(max_length=20)] = ()
     description: Annotated[str, Field(max_length=500)] = ""
 

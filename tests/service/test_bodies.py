@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.guard import MOST_BYTES
-from tests.service.helpers import TINY, Harness, problem
+from tests.service.helpers import TINY, Harness, Json, problem
 
 JSON = {"content-type": "application/json"}
 
@@ -75,6 +75,25 @@ async def test_a_body_without_a_length_is_cut_off_while_it_comes(api: Harness) -
     answer = await api.client.post("/api/v1/runs", content=endless(), headers=JSON)
     assert f"at most {MOST_BYTES} bytes" in problem(answer, 413)["detail"]
     assert sent <= MOST_BYTES + 200_000
+
+
+async def test_a_number_of_too_many_digits_is_an_error_of_the_caller(api: Harness) -> None:
+    body = b'{"scenario_name": "demo", "seed": ' + b"9" * 5000 + b"}"
+    detail = problem(await api.client.post("/api/v1/runs", content=body, headers=JSON), 422)["detail"]
+    assert detail == "a number in the body has more than the 4300 digits that can be read"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/tokens", {"name": "a\u2028b"}, "name: is shown in one line: leave out"),
+        ("/annotations", {"text": "x", "at": "0001-01-01T00:00:00Z"}, "at: lies before the first or after"),
+        ("/webhooks", {"url": "ftp://x/"}, "url: is no address: it begins with http://"),
+        ("/runs", {"scenario_name": "demo", "revision": "--all"}, "revision: names no revision: give a commit"),
+    ],
+)
+async def test_what_is_wrong_with_a_text_is_said_in_words(api: Harness, path: str, body: Json, says: str) -> None:
+    assert problem(await api.post(path, body), 422)["detail"].startswith(says)
 
 
 @pytest.mark.parametrize("depth", [500, 900, 100_000])

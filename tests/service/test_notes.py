@@ -38,7 +38,13 @@ async def test_a_note_is_kept_found_and_removed(api: Harness) -> None:
     assert (await api.get("/annotations", scenario="other"))["items"] == [first]
     problem(await api.post("/annotations", {"text": " "}), 422)
     assert "no run 'nix'" in problem(await api.post("/annotations", {"text": "x", "run": "nix"}), 422)["detail"]
+    for commit in ("zzzzzzzzz", "abc", "ABCDEF"):
+        answer = problem(await api.post("/annotations", {"text": "x", "commit": commit}), 422)
+        assert answer["detail"].startswith("commit: is no commit: give at least 4 of its digits")
+    mine = {"text": "x", "scenario": "tiny"}
+    assert "no scenario 'tiny'" in problem(await api.post("/annotations", mine), 422)["detail"]
     run = (await api.submit())["id"]
+    assert (await api.post("/annotations", mine)).status_code == 201, "it was submitted here"
     assert (await api.post("/annotations", {"text": "mine", "run": run})).json()["run"] == run
     problem(await api.post("/annotations", {"text": "x", "at": "2026-11-01T02:00:00"}), 422)
     assert (await api.client.delete(f"/api/v1/annotations/{first['id']}")).status_code == 204
