@@ -35,6 +35,7 @@ BODIES: Mapping[str, Mapping[str, object]] = {
     "NewRun": {"scenario_name": "kill-one", "trials": 5, "reason": "to see it heal"},
     "Cancel": {"reason": "not needed any more"},
     "Why": {"reason": "ada asked for it"},
+    "Revocation": {"reason": "ada has left"},
     "NewFault": {"kind": "process_kill", "target": {"rank": 2}, "reason": "to see it heal"},
     "NewHalt": {"reason": "the switch is being replaced", "ttl_s": 3600},
     "Release": {"reason": "it is replaced"},
