@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session
 from service.control_tables import Annotation, TriageRow
 from service.documents import Document
 from service.history_tables import BaselineRow
-from service.shapes import LINK, ONE_LINE, Moment, Shape, text_of
+from service.patterns import LINK, ONE_LINE
+from service.shapes import Moment, Shape, text_of
 
 FILE: Final = "decisions.json"
 """Its name in an export, where every other name is that of a trial."""

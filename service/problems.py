@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from chaos.errors import ChaosError, InvalidFault, InvalidScenario, UnknownFaultKind
-from service.shapes import IN_WORDS
+from service.patterns import IN_WORDS
 
 MEDIA_TYPE = "application/problem+json"
 

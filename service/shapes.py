@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-from chaos.git import REVISION
 from chaos.verdict import Verdict
+from service.patterns import REVISION_NAME
 from service.states import FaultState, RunState
 
 Json = dict[str, Any]
@@ -34,22 +34,6 @@ Reason = Annotated[str, Field(max_length=2000)]
 def text_of(most: int) -> StringConstraints:
     """Of a name or reason that people read: blanks around it do not count, and there is something else."""
     return StringConstraints(strip_whitespace=True, min_length=1, max_length=most)
-
-
-# What is shown within a line, and printed by terminals: no character that controls either.
-ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
-REVISION_NAME = f"^{REVISION.pattern}$"
-COMMIT = "^[0-9a-f]{4,64}$"
-CODE = "^[0-9a-f]{4,64}(-[0-9a-f]+)?$"
-LINK = r"^https?://[^\s/]+(/\S*)?$"
-# What each asks for, in words: a refusal says this, and nobody has to read a pattern.
-IN_WORDS = {
-    ONE_LINE: "is shown in one line: leave out control characters and separators of lines",
-    REVISION_NAME: "names no revision: give a commit, a branch or a tag",
-    COMMIT: "is no commit: give at least 4 of its digits (0 to 9, a to f)",
-    CODE: "is no commit: give at least 4 of its digits (0 to 9, a to f)",
-    LINK: "is no address: it begins with http:// or https:// and a host, and holds no blanks",
-}
 
 
 class Shape(BaseModel):

@@ -47,8 +47,8 @@ def create(
     """Make a token and print it; it is told this once. From the first one on every request needs one."""
     from service import store, tokens
     from service.callers import LOCAL
+    from service.patterns import ONE_LINE
     from service.routes.tokens import MOST_NAME, token_shape
-    from service.shapes import ONE_LINE
 
     if not 1 <= len(name) <= MOST_NAME:
         fail(f"the name of a token has 1 to {MOST_NAME} characters, not {len(name)}")

@@ -16,9 +16,10 @@ from service.decisions import BaselineScenario, Words
 from service.history_tables import BaselineRow
 from service.idempotency import Answer, once
 from service.paging import page
+from service.patterns import REVISION_NAME
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf, existing_trial
-from service.shapes import REVISION_NAME, Shape
+from service.shapes import Shape
 
 router = APIRouter(tags=["baselines"], responses=PROBLEMS)
 

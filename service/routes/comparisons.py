@@ -10,10 +10,10 @@ from chaos.compare.comparison import Comparison
 from chaos.revisions import NoSamples
 from service.comparison_shapes import ComparisonShape
 from service.known import Known
+from service.patterns import REVISION_NAME
 from service.problems import Problem
 from service.routes.common import PROBLEMS
 from service.routes.history import KnownOf
-from service.shapes import REVISION_NAME
 
 router = APIRouter(tags=["comparisons"], responses=PROBLEMS)
 

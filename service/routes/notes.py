@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -16,9 +17,10 @@ from service.decisions import NotedRun, NotedScenario, Words
 from service.history_tables import PointRow
 from service.idempotency import Answer, once
 from service.paging import page
+from service.patterns import CODE
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import CODE, Moment, Shape
+from service.shapes import Moment, Shape
 from service.tables import Trial
 
 router = APIRouter(tags=["annotations"], responses=PROBLEMS)

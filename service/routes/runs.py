@@ -14,6 +14,7 @@ from service.executor import LOG_NAME
 from service.files import last_lines
 from service.idempotency import Answer, once
 from service.paging import page
+from service.patterns import COMMIT
 from service.problems import Problem
 from service.routes.common import (
     IDEMPOTENT,
@@ -27,7 +28,7 @@ from service.routes.common import (
     existing_run,
 )
 from service.routes.history import Branch, no_such_branch
-from service.shapes import COMMIT, Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, Why, WorkerList
+from service.shapes import Cancel, LogLines, Moment, NewRun, RunPage, RunShape, StepPage, Why, WorkerList
 from service.states import RunState
 from service.tables import Run
 

@@ -20,10 +20,11 @@ from service.control_tables import Firing, Schedule, Webhook
 from service.etags import check_unchanged
 from service.idempotency import Answer, once
 from service.paging import page
+from service.patterns import ONE_LINE, REVISION_NAME
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, IF_UNCHANGED, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
 from service.schedules import Outcome, Overlap
-from service.shapes import ONE_LINE, REVISION_NAME, Moment, NewRun, RunShape, Shape, Why, text_of
+from service.shapes import Moment, NewRun, RunShape, Shape, Why, text_of
 from service.tables import Run
 from service.timing import SHORTEST_S, InvalidTiming, Kind, Timing, zone
 

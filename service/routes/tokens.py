@@ -15,9 +15,10 @@ from service.callers import Role
 from service.control_tables import Token
 from service.idempotency import Answer, once
 from service.paging import page
+from service.patterns import ONE_LINE
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import ONE_LINE, Moment, Shape, Why, text_of
+from service.shapes import Moment, Shape, Why, text_of
 from service.store import now
 
 router = APIRouter(tags=["tokens"], responses=PROBLEMS)

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Query
 from chaos.verdict import Verdict
 from service import listing, store, views
 from service.paging import page
+from service.patterns import COMMIT
 from service.routes.common import PROBLEMS, Cursor, Id, Limit, ServiceOf, existing_run, existing_trial
-from service.shapes import COMMIT, TimelineShape, TrialList, TrialPage, TrialShape
+from service.shapes import TimelineShape, TrialList, TrialPage, TrialShape
 from service.states import RunState
 from service.tables import Trial
 

@@ -15,9 +15,10 @@ from service.access import CallerOf
 from service.control_tables import Delivery, Webhook
 from service.idempotency import Answer, once
 from service.paging import page
+from service.patterns import LINK
 from service.problems import not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import LINK, Shape, Why
+from service.shapes import Shape, Why
 
 router = APIRouter(tags=["webhooks"], responses=PROBLEMS)
 
