@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from chaos.compare.history import Place
+from chaos.compare.samples import Code
 from chaos.errors import ChaosError
 from chaos.git import GitError, Repository
 
@@ -28,7 +30,7 @@ class Branches:
         self._lock = threading.Lock()
         self._heads: Mapping[str, str] = {}
         self._asked_at = float("-inf")
-        self._lines: dict[str, frozenset[str]] = {}
+        self._lines: dict[str, Mapping[str, None]] = {}
 
     def holding(self, commits: Collection[str]) -> list[str]:
         """Names of those with any of these commits, the newest first."""
@@ -37,13 +39,30 @@ class Branches:
             heads = self._read()
             return [name for name, commit in heads.items() if not wanted.isdisjoint(self._line(commit))]
 
-    def line(self, name: str) -> frozenset[str]:
-        """Its commits along first parents, as many as a history goes back. Raises UnknownBranch."""
+    def line(self, name: str) -> Collection[str]:
+        """Its commits along first parents, the newest first, as many as a history goes back. Raises UnknownBranch."""
         with self._lock:
             heads = self._read()
             if name not in heads:
                 raise UnknownBranch(f"there is no branch {name!r}; there are: {', '.join(heads) or 'none'}")
             return self._line(heads[name])
+
+    def places(self, first: Mapping[Code, str]) -> dict[Code, Place]:
+        """Where in a history each code belongs, by when it was first measured: a commit that was measured only after
+        one that followed it on some branch (a bisection does so) belongs just before that.
+        """
+        places: dict[Code, Place] = {code: (at, 0) for code, at in first.items()}
+        with self._lock:
+            lines = [self._line(commit) for commit in self._read().values()]
+        for line in lines:
+            after: Place | None = None
+            for commit in line:
+                code = Code(commit=commit)
+                if code in places:
+                    if after is not None and after <= places[code]:
+                        places[code] = (after[0], after[1] - 1)
+                    after = places[code]
+        return places
 
     def _read(self) -> Mapping[str, str]:
         if self._repository is not None and time.monotonic() - self._asked_at > FRESH_S:
@@ -54,14 +73,14 @@ class Branches:
             self._asked_at = time.monotonic()
         return self._heads
 
-    def _line(self, commit: str) -> frozenset[str]:
-        """Remembered, since what comes before a commit never changes."""
+    def _line(self, commit: str) -> Mapping[str, None]:
+        """Names in order; remembered, since what comes before a commit never changes."""
         if commit not in self._lines:
             assert self._repository is not None
             if len(self._lines) >= MOST_LINES:
                 self._lines.clear()
             try:
-                self._lines[commit] = frozenset(self._repository.ancestors(commit))
+                self._lines[commit] = dict.fromkeys(self._repository.ancestors(commit))
             except GitError:  # it went since git was asked
-                return frozenset()
+                return {}
         return self._lines[commit]

@@ -123,8 +123,12 @@ class BreakShape(Shape):
 
 
 class RemarkShape(Shape):
+    """`index`: of the first point of its commit, or of the first after its moment; null where there is none here."""
+
     at: datetime
     text: str
+    by: str
+    commit: str | None
     index: int | None
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, func, insert, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from chaos.compare.rows import finite
-from chaos.compare.samples import METRICS, SUCCESS, Code, TrialSample, sample_of
+from chaos.compare.samples import METRICS, SUCCESS, Code, TrialSample, faults_in, sample_of
 from chaos.errors import ChaosError
 from chaos.record import Result, Spec, TrialDirectory
 from service.fitting import fit_text
@@ -30,6 +30,7 @@ from service.history_tables import DigestRow, PointRow, SampleRow
 MOST_CODES: Final = 500
 # Rows that one query names: SQLite takes some thirty thousand values.
 BATCH: Final = 1000
+NO_FAULTS: Final = "{}"
 
 log = logging.getLogger("phoenix.service")
 
@@ -112,7 +113,7 @@ def _point(session: Session, sample: TrialSample, known: dict[tuple[object, ...]
         if found is None:
             found = PointRow(
                 **values,
-                faults="{}",
+                faults=NO_FAULTS,
                 trials=0,
                 first_at=_at(sample),
                 last_at=_at(sample),
@@ -173,19 +174,38 @@ def newest_points(
     scenario: str,
     newest: int,
     *,
+    fault: str = "",
     fingerprint: str | None = None,
     commits: Collection[str] | None = None,
 ) -> list[PointRow]:
-    """The last of a scenario, in no order; `commits`: only of these, without changes that a working tree had added."""
-    query = select(PointRow).where(PointRow.scenario == scenario).order_by(PointRow.first_at.desc())
+    """The last of a scenario as a history orders them (see chaos.compare.history), in no order. `fault`: only where the
+    scenario had it; `commits`: only of these, without changes that a working tree had added.
+    """
+    line = func.max(PointRow.last_at).over(partition_by=(PointRow.fingerprint, PointRow.version))
+    code = func.min(PointRow.first_at).over(partition_by=(PointRow.commit, PointRow.diff))
+    where = [PointRow.scenario == scenario]
+    if fault:
+        where.append(_with_fault(session, scenario, fault))
     if fingerprint is not None:
-        query = query.where(PointRow.fingerprint == fingerprint)
-    if commits is None:
-        return list(session.scalars(query.limit(newest)))
+        where.append(PointRow.fingerprint == fingerprint)
+    if commits is not None:
+        where.append(PointRow.diff == "")
+    query = select(PointRow.id, PointRow.commit).where(*where)
+    query = query.order_by(line.desc(), PointRow.fingerprint.desc(), PointRow.version.desc(), code.desc())
+    query = query.order_by(PointRow.first_at.desc())
     # Thousands of ancestors are too many to name: which points are theirs is found out here.
-    light = query.with_only_columns(PointRow.id, PointRow.commit).where(PointRow.diff == "")
-    ids = [identity for identity, commit in session.execute(light) if commit in commits][:newest]
+    found = session.execute(query if commits is not None else query.limit(newest))
+    ids = [identity for identity, commit in found if commits is None or commit in commits][:newest]
     return list(session.scalars(select(PointRow).where(PointRow.id.in_(ids))))
+
+
+def first_measured(session: Session, scenario: str, points: Sequence[PointRow]) -> dict[Code, str]:
+    """When each code of these points was measured first, be it in another session or on another machine."""
+    query = select(PointRow.commit, PointRow.diff, func.min(PointRow.first_at)).where(
+        PointRow.scenario == scenario, PointRow.commit.in_({point.commit for point in points})
+    )
+    rows = session.execute(query.group_by(PointRow.commit, PointRow.diff))
+    return {Code(commit=commit, diff=diff): at for commit, diff, at in rows}
 
 
 def points_of(session: Session, codes: Collection[Code], scenario: str | None) -> list[PointRow]:
@@ -207,7 +227,7 @@ def samples(session: Session, points: Sequence[PointRow]) -> tuple[TrialSample, 
 
 
 def faults(session: Session, scenario: str) -> list[str] | None:
-    """Those of a scenario; None where there is no finished trial of it."""
+    """Those of a scenario, first those that it had last; None where there is no finished trial of it."""
     texts = [text for _, text in session.execute(_choices(PointRow.scenario == scenario))]
     return list(dict.fromkeys(fault for text in texts for fault in json.loads(text))) if texts else None
 
@@ -221,7 +241,7 @@ def codes(session: Session, scenario: str | None = None, *, most: int | None = N
 
 
 def series(session: Session) -> list[dict[str, object]]:
-    """What there is to choose from: scenario and fault with their metrics."""
+    """What there is to choose from: scenario and fault with their metrics; first the faults that it had last."""
     prints: dict[str, list[str]] = {}
     for scenario, fingerprint in session.execute(select(PointRow.scenario, PointRow.fingerprint).distinct()):
         prints.setdefault(scenario, []).append(fingerprint)
@@ -275,9 +295,23 @@ def any_seeded(session: Session) -> bool:
 
 
 def _choices(*where: ColumnElement[bool]) -> Select[str, str]:
-    """Scenarios with the texts of their faults, the oldest first: few, however many points there are."""
+    """Scenarios with the texts of their faults, the newest first: few, however many points there are."""
     query = select(PointRow.scenario, PointRow.faults).where(*where).group_by(PointRow.scenario, PointRow.faults)
-    return query.order_by(func.min(PointRow.first_at))
+    return query.order_by(func.max(PointRow.last_at).desc())
+
+
+def _with_fault(session: Session, scenario: str, fault: str) -> ColumnElement[bool]:
+    """Of points of which no trial was judged, the shape of the scenario says what faults it had."""
+    texts = [text for _, text in session.execute(_choices(PointRow.scenario == scenario))]
+    having = PointRow.faults.in_([text for text in texts if fault in json.loads(text)])
+    if NO_FAULTS not in texts:
+        return having
+    versions = session.scalars(
+        select(PointRow.version).where(PointRow.scenario == scenario, PointRow.faults == NO_FAULTS).distinct()
+    )
+    told = _described(session, list(versions))
+    shapes = [version for version, shape in told.items() if fault in faults_in(shape)]
+    return or_(having, and_(PointRow.faults == NO_FAULTS, PointRow.version.in_(shapes)))
 
 
 def _of(scenario: str | None) -> tuple[ColumnElement[bool], ...]:

@@ -47,9 +47,13 @@ class Known:
         """The newest points of it, none if there are none of this machine and branch. Raises UnknownBranch."""
         commits = None if branch is None else self.branches.line(branch)
         with self.database.read() as session:
-            points = history.newest_points(session, scenario, newest, fingerprint=fingerprint, commits=commits)
+            points = history.newest_points(
+                session, scenario, newest, fault=fault, fingerprint=fingerprint, commits=commits
+            )
             found = history.samples(session, points)
-        return history_of(found, scenario, fault=fault, metric=metric, newest=newest)
+            first = history.first_measured(session, scenario, points)
+        places = self.branches.places(first)
+        return history_of(found, scenario, fault=fault, metric=metric, newest=newest, places=places)
 
     @cached_property
     def branches(self) -> Branches:

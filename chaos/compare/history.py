@@ -1,4 +1,12 @@
-"""One metric of one scenario over time: points, levels, where they changed, and how noisy each machine is. Pure."""
+"""One metric of one scenario over time: points, levels, where they changed, and how noisy each machine is. Pure.
+
+The points of a history stand in the order of their codes, not of the clock. A code has its place where it was first
+measured, and what is measured of it later (the old side of an A/B, a bisection, a night without a new commit) joins it
+there: so a level begins with the code that brought it, however often an older one is measured afterwards. Where
+somebody knows the order of commits, one that is measured for the first time after its successor stands before that
+(`places`). Points that cannot be compared with each other, of another machine or another scenario, form lines of their
+own, and the line that was measured last is the last: a day on a lent machine cuts no other line in two.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +21,24 @@ from chaos.compare.changepoints import change_points, spikes
 from chaos.compare.ranks import log_deviation, median_interval, trials_needed
 from chaos.compare.rows import finite
 from chaos.compare.rule import RULE, at_resolution
-from chaos.compare.samples import SUCCESS, TOTAL, TrialSample, differences
+from chaos.compare.samples import SUCCESS, TOTAL, Code, TrialSample, differences
 
 EFFECTS: Final = (5, 10, 20)
 # A number of trials that nobody will run says that the effect cannot be seen on this machine.
 MOST_TRIALS: Final = 1000
 
+Place = tuple[str, int]
+"""Of a code in a history: a moment, and a number for those of one moment."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """A remark of somebody about a moment: a new kernel, a moved machine."""
+    """A remark about a moment (a new kernel, a moved machine), or about a commit, named by as many of its digits."""
 
     at: str
     text: str
+    by: str = ""
+    commit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +98,14 @@ class History:
             "change_points": [self._change(index) for index in self.changes],
             "breaks": [self._break(index) for index in self.breaks],
             "annotations": [
-                {"at": remark.at, "text": remark.text, "index": self._index_at(remark.at)} for remark in annotations
+                {
+                    "at": remark.at,
+                    "text": remark.text,
+                    "by": remark.by,
+                    "commit": remark.commit,
+                    "index": self._index_of(remark),
+                }
+                for remark in annotations
             ],
             "noise": noise(self),
             "notes": list(self.notes),
@@ -138,18 +158,32 @@ class History:
             return {"index": index, "kind": "machine", "fields": differences(before.machine, after.machine)}
         return {"index": index, "kind": "scenario", "fields": differences(before.shape, after.shape)}
 
-    def _index_at(self, at: str) -> int | None:
-        """The first point from then on."""
-        return next((index for index, point in enumerate(self.points) if point.first.at >= at), None)
+    def _index_of(self, remark: Annotation) -> int | None:
+        """The first point of its commit; of a moment, the point that comes after all that were measured before it."""
+        if remark.commit is not None:
+            own = (i for i, point in enumerate(self.points) if point.first.code.commit.startswith(remark.commit))
+            return next(own, None)
+        after = 1 + max((i for i, point in enumerate(self.points) if point.first.at < remark.at), default=-1)
+        return after if after < len(self.points) else None
 
 
 def history(
-    samples: Sequence[TrialSample], scenario: str, *, fault: str = "", metric: str = TOTAL, newest: int | None = None
+    samples: Sequence[TrialSample],
+    scenario: str,
+    *,
+    fault: str = "",
+    metric: str = TOTAL,
+    newest: int | None = None,
+    places: Mapping[Code, Place] | None = None,
 ) -> History:
-    """`samples` in any order; of the scenario's faults the first is taken where none is named, of points the newest."""
+    """`samples` in any order. Where no fault is named it is the first of those that the scenario had last; sessions
+    that were without it are left out. `newest`: so many points. `places`: of codes about which more is known than these
+    samples tell, because not all of them are here, or because somebody knows what came before what.
+    """
     own = sorted((s for s in samples if s.scenario == scenario), key=lambda sample: (sample.at, sample.trial))
     fault = fault or next(iter(faults_of(own)), "")
-    points = _points(own, fault, metric)[-(newest or 0) :]
+    own = [sample for sample in own if not fault or fault in sample.faults]
+    points = _in_order(_points(own, fault, metric), places or {})[-(newest or 0) :]
     breaks = [i for i in range(1, len(points)) if points[i].comparable != points[i - 1].comparable]
     segments: list[Segment] = []
     changes: list[int] = []
@@ -191,7 +225,8 @@ def noise(of: History) -> list[dict[str, object]]:
 
 
 def faults_of(samples: Sequence[TrialSample]) -> list[str]:
-    return list(dict.fromkeys(fault for sample in samples for fault in sample.times))
+    """`samples` oldest first; those of the newest come first."""
+    return list(dict.fromkeys(fault for sample in reversed(samples) for fault in sample.times))
 
 
 def baseline(samples: Sequence[TrialSample], commits: Collection[str]) -> tuple[TrialSample, ...]:
@@ -216,6 +251,20 @@ def _points(samples: Sequence[TrialSample], fault: str, metric: str) -> list[Poi
         values = tuple(time[metric] for time in times if metric in time)
         points.append(Point(samples=tuple(own), values=values))
     return points
+
+
+def _in_order(points: Sequence[Point], known: Mapping[Code, Place]) -> list[Point]:
+    """`points` oldest first."""
+    last: dict[tuple[str, str], str] = {}
+    places: dict[Code, Place] = {}
+    for point in points:
+        last[point.comparable] = max(last.get(point.comparable, ""), max(sample.at for sample in point.samples))
+        places.setdefault(point.first.code, known.get(point.first.code, (point.first.at, 0)))
+
+    def place(point: Point) -> tuple[str, tuple[str, str], Place, str]:
+        return last[point.comparable], point.comparable, places[point.first.code], point.first.at
+
+    return sorted(points, key=place)
 
 
 def _segments(points: Sequence[Point], edges: Sequence[int]) -> list[Segment]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from chaos.expansion import expand
 from chaos.record import Result, Spec
@@ -73,6 +73,11 @@ class TrialSample:
     def fingerprint(self) -> str:
         return digest_of(self.machine) if self.machine else ""
 
+    @property
+    def faults(self) -> list[str]:
+        """Those of its scenario as it was then, in their order: also of a trial that was not judged."""
+        return list(self.times) or faults_in(self.shape)
+
 
 def sample_of(spec: Spec, result: Result) -> TrialSample:
     """A trial that is UNKNOWN, or that somebody disturbed with faults of his own, is not judged."""
@@ -102,6 +107,12 @@ def sample_of(spec: Spec, result: Result) -> TrialSample:
 def shape_of(scenario: Scenario) -> dict[str, object]:
     """What two trials must have in common to measure the same thing."""
     return {name: value for name, value in scenario.to_json().items() if name not in _FREE}
+
+
+def faults_in(shape: Mapping[str, Any]) -> list[str]:
+    """What `times` of a judged trial of this shape are kept under."""
+    planned = [str(fault["id"]) for fault in shape.get("faults") or ()]
+    return [*planned, CAMPAIGN] if shape.get("campaign") else planned
 
 
 def digest_of(document: Mapping[str, object]) -> str:

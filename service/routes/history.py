@@ -81,17 +81,20 @@ def show_history(
     branch: Branch = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Newest points to show")] = 200,
 ) -> HistoryShape:
-    """A point for each code and session, oldest first; levels, where they changed, and each machine's noise."""
+    """A point for each code and session, in the order in which the codes were first measured (machine by machine, the
+    one that measured last at the end); levels, where they changed, and each machine's noise. Without `fault`: the first
+    of those that the scenario had last."""
     if metric not in METRICS:
         raise Problem(422, "invalid-request", f"there is no metric {metric!r}; there are: {', '.join(METRICS)}")
     with service.database.read() as session:
         faults = history.faults(session, scenario)
         rows, _ = about(session, scenario, limit=MOST_REMARKS)
-        remarks = [Annotation(at=row.at.isoformat(), text=row.text) for row in rows]
+        remarks = [Annotation(at=row.at.isoformat(), text=row.text, by=row.by, commit=row.commit) for row in rows]
     if faults is None:
         raise not_found("finished trial of scenario", scenario)
     if fault and fault not in faults:
         raise not_found("fault of this scenario", fault)
+    fault = fault or next(iter(faults), "")
     with no_such_branch():
         found = known.history(scenario, fault, metric, fingerprint=fingerprint, branch=branch, newest=limit)
     if not found.points:

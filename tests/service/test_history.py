@@ -66,6 +66,62 @@ async def test_what_there_is_to_choose_from(api: Harness) -> None:
     assert not found["seeded"]
 
 
+def day(number: int, of: int, **changes: object) -> TrialSample:
+    """A session of one trial."""
+    at = f"2026-11-{number:02}T02:00:00.000Z"
+    values = {"code": Code(commit=f"{of:02}" * 20), "session": f"s{number}", "at": at, **changes}
+    return sample(number, trial=f"{number}-{of}", **values)
+
+
+@pytest.mark.both_databases
+async def test_an_old_code_measured_again_is_where_it_was_and_the_last_points_are_the_newest_codes(
+    api: Harness,
+) -> None:
+    old = {"machine": {**MACHINE, "cores": 4}}
+    days = [day(number, number) for number in range(1, 9)]
+    fill(api.service.database, *days, day(9, 2), day(10, 6), day(5, 90, **old), day(7, 2, **old))
+
+    async def codes(**query: object) -> list[int]:
+        found = await api.get("/history", scenario="kill-one", **query)
+        return [int(point["code"][:2]) for point in found["points"]]
+
+    assert await codes() == [2, 90, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8]
+    assert await codes(limit=4) == [6, 6, 7, 8]
+    assert await codes(limit=3) == [6, 7, 8]
+    assert await codes(limit=11) == [90, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8]
+
+
+@pytest.mark.both_databases
+async def test_the_history_of_a_fault_has_the_sessions_that_had_it(api: Harness) -> None:
+    new = {"shape": {"name": "kill-one", "faults": [{"id": "b"}]}, "times": {"b": times()}}
+    none = {**new, "times": {}, "judged": False}
+    named = {"times": {"zz": times()}}
+    fill(api.service.database, *(day(i, i, **named) for i in range(1, 6)), day(6, 6, **new), day(7, 7, **none))
+    series = (await api.get("/history/series"))["items"]
+    assert [item["fault"] for item in series] == ["b", "zz"], "the one that is measured now comes first"
+    for query, codes in (({}, "67"), ({"fault": "b"}, "67"), ({"fault": "zz", "limit": 3}, "345")):
+        found = await api.get("/history", scenario="kill-one", **query)
+        assert "".join(point["code"][1] for point in found["points"]) == codes
+    assert (await api.get("/history", scenario="kill-one"))["fault"] == "b"
+
+
+async def test_a_commit_that_a_bisection_measured_stands_before_its_successors(api: Harness, tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path / "scratch")
+    commits = [scratch.commit(f"number {number}") for number in range(6)]
+    api.service.known = replace(api.service.known, repository=Repository(root=scratch.root))
+    measured = (0, 5, 3, 2, 4)  # a night, the next night, and then what lies between
+    fill(api.service.database, *(day(i + 1, 0, code=Code(commit=commits[at])) for i, at in enumerate(measured)))
+    points = (await api.get("/history", scenario="kill-one"))["points"]
+    assert [point["subject"] for point in points] == [f"number {number}" for number in (0, 2, 3, 4, 5)]
+
+
+async def test_a_note_on_a_commit_stands_at_its_point(api: Harness) -> None:
+    fill(api.service.database, *(day(number, number) for number in (1, 2, 3)))
+    await api.client.post("/api/v1/annotations", json={"text": "the copy is verified", "commit": "0202"})
+    (note,) = (await api.get("/history", scenario="kill-one"))["annotations"]
+    assert (note["index"], note["commit"], bool(note["by"])) == (1, "0202", True)
+
+
 @pytest.mark.both_databases
 def test_what_comes_out_is_what_went_in(api: Harness) -> None:
     database = api.service.database

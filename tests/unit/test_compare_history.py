@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,8 +95,8 @@ def nights(*factors: float) -> list[TrialSample]:
     return [one for number, factor in enumerate(factors) for one in night(number, factor)]
 
 
-def shown(found: History) -> dict[str, list[dict[str, object]]]:
-    return json.loads(json.dumps(found.to_json(), allow_nan=False))  # type: ignore[no-any-return]
+def shown(found: History, remarks: Sequence[Annotation] = ()) -> dict[str, list[dict[str, object]]]:
+    return json.loads(json.dumps(found.to_json(remarks), allow_nan=False))  # type: ignore[no-any-return]
 
 
 def test_a_history_has_a_point_a_night_and_a_level_for_each_stretch() -> None:
@@ -134,6 +135,53 @@ def test_two_codes_of_one_night_are_two_points() -> None:
     assert [(point["code"], point["dirty"]) for point in points] == [("01" * 20, False), ("f" * 40 + "-d1ff", True)]
 
 
+def again(number: int, code: int, factor: float = 1.0, **changes: object) -> list[TrialSample]:
+    """The code of another night, measured after this one."""
+    own = night(number, factor, code=Code(commit=f"{code:02}" * 20), **changes)
+    return [replace(one, trial=f"again-{one.trial}", at=one.at.replace("T02", "T09")) for one in own]
+
+
+def test_an_old_code_that_is_measured_again_is_no_new_step() -> None:
+    late = [*again(12, 11), *again(12, 12, 1.3), *again(13, 5), *again(17, 10, 1.02)]
+    document = shown(history([*nights(*[1.0] * 12, *[1.3] * 6), *late], "kill-one"))
+    (change,) = document["change_points"]
+    assert (change["code"], change["previous"]) == ("12" * 20, "11" * 20)
+    codes = [point["code"][:2] for point in document["points"]]
+    assert codes == sorted(codes) and codes.count("11") == codes.count("05") == codes.count("10") == 2
+    assert codes.count("12") == 1, "the same session measured it"
+
+
+def test_a_commit_of_a_bisection_stands_before_what_followed_it() -> None:
+    between = [again(19, 50), again(20, 51), again(21, 52, 1.3)]
+    samples = [*nights(*[1.0] * 12, *[1.3] * 6), *(one for some in between for one in some)]
+    place = {Code(commit=f"{code}" * 20): (night(12)[0].at, code - 53) for code in (50, 51, 52)}
+    (change,) = shown(history(samples, "kill-one", places=place))["change_points"]
+    assert (change["code"], change["previous"]) == ("52" * 20, "51" * 20)
+
+
+def test_a_day_on_another_machine_cuts_no_line_in_two() -> None:
+    lent: dict[str, object] = {"machine": {**MACHINE, "cores": 1}}
+    samples = [*nights(*[1.0] * 12, *[1.3] * 6), *again(4, 4, 2.0, **lent), *again(14, 3, 2.0, **lent)]
+    document = shown(history(samples, "kill-one"))
+    (change,) = document["change_points"]
+    assert (change["code"], change["index"]) == ("12" * 20, 14)
+    assert document["breaks"] == [{"index": 2, "kind": "machine", "fields": ["cores: 1 -> 2"]}]
+    assert [point["code"][:2] for point in document["points"]][:4] == ["03", "04", "00", "01"]
+    assert [point["index"] for point in shown(history(samples, "kill-one", newest=17))["points"]] == list(range(17))
+
+
+def test_sessions_without_the_fault_are_not_of_its_history() -> None:
+    renamed = [one for number in (3, 4) for one in night(number, shape={**SHAPE, "faults": [{"id": "stop"}]}, count=2)]
+    renamed = [replace(one, times={"stop": one.times["kill"]}) for one in renamed[:3]] + [
+        replace(renamed[3], times={}, judged=False)
+    ]
+    samples = [*nights(*[1.0] * 3), *renamed]
+    assert [point.first.session for point in history(samples, "kill-one").points] == ["boot-003", "boot-004"]
+    assert len(history(samples, "kill-one").points[1].samples) == 2, "one that was not judged was to have the fault"
+    old = history(samples, "kill-one", fault="kill", newest=2)
+    assert [point.first.session for point in old.points] == ["boot-001", "boot-002"]
+
+
 def test_nights_that_did_not_recover_have_no_level() -> None:
     lost = [sample(i, session="x", at="2026-01-03T09:00:00Z", times={"kill": {"recovery": math.inf}}, succeeded=False)
             for i in range(3)]  # fmt: skip
@@ -151,14 +199,19 @@ def test_success_is_a_share() -> None:
     assert (point["median"], point["n"], point["succeeded"]) == (0.75, 4, 3)
 
 
-def test_annotations_stand_at_the_next_point() -> None:
-    found = history(nights(*[1.0] * 4), "kill-one")
-    remarks = [Annotation(at="2026-01-02T12:00:00Z", text="new kernel"), Annotation(at="2027-01-01", text="later")]
-    shown_remarks = found.to_json(remarks)["annotations"]
-    assert shown_remarks == [
-        {"at": "2026-01-02T12:00:00Z", "text": "new kernel", "index": 2},
-        {"at": "2027-01-01", "text": "later", "index": None},
+def test_annotations_stand_at_the_next_point_and_those_of_a_commit_at_its_own() -> None:
+    found = history([*nights(*[1.0] * 4), *again(3, 1)], "kill-one")
+    remarks = [
+        Annotation(at="2026-01-02T12:00:00Z", text="new kernel"),
+        Annotation(at="2026-01-01T00:00:00Z", text="first"),
+        Annotation(at="2027-01-01", text="later"),
+        Annotation(at="2027-01-01", text="the copy", by="eve", commit="0303"),
+        Annotation(at="2026-01-01", text="unknown", commit="0505"),
     ]
+    assert [point.first.code.commit[:2] for point in found.points] == ["00", "01", "01", "02", "03"]
+    shown_remarks = shown(found, remarks)["annotations"]
+    assert [remark["index"] for remark in shown_remarks] == [2, 0, None, 4, None]
+    assert shown_remarks[3] == {"at": "2027-01-01", "text": "the copy", "by": "eve", "commit": "0303", "index": 4}
 
 
 def test_noise_says_how_many_trials_an_effect_takes() -> None:
