@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -77,11 +78,11 @@ def create_app(client: httpx.AsyncClient) -> Starlette:
         ],
         exception_handlers={
             SignedOut: _sign_in,
-            NotFound: _not_found,
+            NotFound: partial(_not_found, api),
             ServiceDown: _down,
-            ServiceProblem: _refused,
-            HTTPException: _no_page,
-            Exception: _broken,
+            ServiceProblem: partial(_refused, api),
+            HTTPException: partial(_no_page, api),
+            Exception: partial(_broken, api),
         },
     )
 
@@ -89,7 +90,7 @@ def create_app(client: httpx.AsyncClient) -> Starlette:
 def _endpoint(view: View, api: Api) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         frame, shown = await asyncio.gather(frame_of(api, request), view(request, api))
-        return render(shown.template, frame=frame, origin=frame.origin, **shown.context)
+        return render(shown.template, shown.status, frame=frame, origin=frame.origin, **shown.context)
 
     return endpoint
 
@@ -112,38 +113,45 @@ async def _sign_in(request: Request, error: Exception) -> Response:
     return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
+async def _not_found(api: Api, request: Request, error: Exception) -> Response:
     assert isinstance(error, NotFound)
     kind = request.url.path.strip("/").partition("/")[0].rstrip("s")
     name = str(request.path_params.get("id", ""))
     title = f"There is no {kind} {name}" if name else "Not found"
-    return _error(request, 404, title, error.detail)
+    return _error(await _frame(api, request), 404, title, error.detail)
 
 
 async def _down(request: Request, error: Exception) -> Response:
     commands = ("phoenix serve", "curl --fail http://127.0.0.1:8642/readyz")
-    return _error(request, 503, "The service does not answer", str(error), commands)
+    return _error(empty_frame(request), 503, "The service does not answer", str(error), commands)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refused(api: Api, request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceProblem)
     status = error.status if error.status < 500 else 502
-    return _error(request, status, f"The service says: {error.title}", error.detail)
+    return _error(await _frame(api, request), status, f"The service says: {error.title}", error.detail)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
+async def _broken(api: Api, request: Request, error: Exception) -> Response:
     # The server raises it again after this answer, so the log has the traceback; the reader never sees it.
     detail = f"The page could not be made ({type(error).__name__}); the log of the service has the reason."
-    return _error(request, 500, "This page is broken", detail)
+    return _error(await _frame(api, request), 500, "This page is broken", detail)
 
 
-async def _no_page(request: Request, error: Exception) -> Response:
+async def _no_page(api: Api, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     title = "There is no such page" if error.status_code == 404 else "This does not work"
     detail = error.detail if error.detail != "Not Found" else f"Nothing is served at {request.url.path}."
-    return _error(request, error.status_code, title, detail)
+    return _error(await _frame(api, request), error.status_code, title, detail)
 
 
-def _error(request: Request, status: int, title: str, detail: str, commands: tuple[str, ...] = ()) -> Response:
-    frame: Frame = empty_frame(request)
+async def _frame(api: Api, request: Request) -> Frame:
+    """With what the reader may do, above all to halt faults; where the service does not even say that, without."""
+    try:
+        return await frame_of(api, request)
+    except (ServiceDown, ServiceProblem):
+        return empty_frame(request)
+
+
+def _error(frame: Frame, status: int, title: str, detail: str, commands: tuple[str, ...] = ()) -> Response:
     return render("error.html", status, frame=frame, title=title, detail=detail, commands=commands)

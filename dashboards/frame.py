@@ -59,8 +59,8 @@ async def frame_of(api: Api, request: Request) -> Frame:
 
 
 def empty_frame(request: Request) -> Frame:
-    """For the pages that say what went wrong: nothing is asked of a service that has just failed."""
-    return Frame(origin=_origin(request), section="")
+    """For the page that says that the service does not answer: nothing more is asked of it."""
+    return Frame(origin=_origin(request), section=_section(request))
 
 
 def _origin(request: Request) -> str:

@@ -1,10 +1,12 @@
 """The history of one series as a Plotly figure: every trial, medians, levels, and where they change. Pure.
 
-The horizontal axis counts sessions, all equally far apart; their names are labels and never sorted by anybody.
+The horizontal axis counts sessions, all equally far apart, in the order that the service gives them; their names are
+labels and never sorted by anybody.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
@@ -14,7 +16,10 @@ from dashboards.figures import axis, layout
 from dashboards.waterfall import PHASES
 
 MAX_DOTS = 3000
+AXIS = "session, by when its code was first measured"
 LABELS = 12
+ROOM = 0.25
+"""Of the axis, what a word above the chart takes on a small screen."""
 JITTER = 0.28
 GOLDEN = 0.618
 """Steps of this part of a unit never fall together: neighbours stay apart without a random number."""
@@ -32,7 +37,7 @@ def history_figure(history: Json, *, log: bool = False) -> Json:
         key=f"{history['scenario']} {history['metric']} {log}",
         margin={"l": 60, "r": 14, "t": 44, "b": 56},
         xaxis=axis(
-            "session, the oldest first",
+            AXIS,
             tickmode="array",
             range=[-0.6, max(1.0, len(points) - 0.4)],
             **_labels(points),
@@ -40,7 +45,7 @@ def history_figure(history: Json, *, log: bool = False) -> Json:
         yaxis=axis("share that recovered" if success else f"{history['metric']}, seconds", **scale),
         shapes=[_vertical(change["index"], "@fail", "dash") for change in history["change_points"]]
         + [_vertical(cut["index"], "@muted", "solid") for cut in history["breaks"]]
-        + [_vertical(note["index"] + 0.5, "@accent", "dot") for note in _placed(history)],
+        + [_vertical(at + 0.5, "@accent", "dot") for at in _noted(history)],
         annotations=_chips(history),
     )
     traces = [_success_trace(points)] if success else [_dots(points), *_medians(points), _lost(points, top)]
@@ -56,7 +61,7 @@ def phases_figure(histories: Mapping[str, Json]) -> Json:
         barmode="stack",
         bargap=0.25,
         margin={"l": 60, "r": 14, "t": 26, "b": 56},
-        xaxis=axis("session, the oldest first", tickmode="array", range=[-0.6, len(points) - 0.4], **_labels(points)),
+        xaxis=axis(AXIS, tickmode="array", range=[-0.6, len(points) - 0.4], **_labels(points)),
         yaxis=axis("median of each phase, seconds", rangemode="tozero"),
     )
     data = [
@@ -207,21 +212,36 @@ def _levels(segments: Sequence[Json]) -> list[Json]:
 
 
 def _vertical(index: float, colour: str, dash: str) -> Json:
-    at = index if dash == "dot" else index - 0.5
+    """Before the point of this index."""
+    at = index - 0.5
     place: Json = {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1}
     return {**place, "line": {"color": colour, "width": 1.2, "dash": dash}, "layer": "below"}
 
 
-def _placed(history: Json) -> list[Json]:
-    return [note for note in history.get("annotations") or [] if note.get("index") is not None]
+def _noted(history: Json) -> dict[float, int]:
+    """Where notes are, and how many: one on a commit at its point, one on a moment before the point that follows."""
+    placed = [note for note in history.get("annotations") or [] if note.get("index") is not None]
+    return Counter(note["index"] - (0 if note.get("commit") else 0.5) for note in placed)
 
 
 def _chips(history: Json) -> list[Json]:
     chips = [
         _chip(change["index"] - 0.5, text.percent(change["ratio"]), "@fail", 0) for change in history["change_points"]
     ]
-    chips += [_chip(cut["index"] - 0.5, f"other {cut['kind']}", "@muted", 16) for cut in history["breaks"]]
-    return chips + [_chip(note["index"], "note", "@accent", 16) for note in _placed(history)]
+    above = [_chip(cut["index"] - 0.5, f"other {cut['kind']}", "@muted", 16) for cut in history["breaks"]]
+    noted = _noted(history).items()
+    above += [_chip(at, "note" if count == 1 else text.plural(count, "note"), "@accent", 16) for at, count in noted]
+    room = ROOM * len(history["points"])
+    return [*_apart(chips, room / 2), *_apart(above, room)]
+
+
+def _apart(chips: Sequence[Json], room: float) -> list[Json]:
+    """From the newest back, those that do not lie over the one before; every place has its line in any case."""
+    kept: list[Json] = []
+    for chip in sorted(chips, key=lambda chip: -float(chip["x"])):
+        if not kept or kept[-1]["x"] - chip["x"] >= room:
+            kept.append(chip)
+    return kept
 
 
 def _chip(at: float, words: str, colour: str, lift: int) -> Json:

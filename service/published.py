@@ -15,9 +15,7 @@ from service.problems import Problem
 from service.shapes import Json, Shape
 
 RESULTS: Final = Path(chaos.__file__).parents[1] / "benchmarks" / "results"
-_HINT: Final = (
-    "`make bench-peers` in a checkout measures them (40 minutes), and the service of that checkout shows them"
-)
+_HINT: Final = "make bench-peers in a checkout measures them (40 minutes), and the service of that checkout shows them"
 
 
 class SectionShape(Shape):
@@ -49,7 +47,7 @@ def peers(directory: Path | None = None) -> PeersShape:
         document = json.loads(found)
         return PeersShape.model_validate({name: document[name] for name in PeersShape.model_fields})
     except (ValueError, KeyError, TypeError):
-        raise Problem(404, "not-found", f"{file} is of another version: {_HINT}") from None
+        raise Problem(404, "not-found", f"{file} is of another version: {_HINT}.") from None
 
 
 def peers_plot(directory: Path | None = None) -> bytes:
@@ -61,4 +59,4 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError:
-        raise Problem(404, "not-found", f"other runtimes were not measured here: {_HINT}") from None
+        raise Problem(404, "not-found", f"Other runtimes were not measured here: {_HINT}.") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean
@@ -29,6 +29,7 @@ CAMPAIGN: Final = "campaign"
 SHORT_DIGITS: Final = 9
 # Fields of a scenario that say nothing about how long a recovery takes.
 _FREE: Final = ("description", "seed", "checks", "version")
+_MISSING: Final = "(nothing)"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -126,14 +127,10 @@ def session_of(boot: str, at: str) -> str:
 
 
 def differences(base: Mapping[str, object], head: Mapping[str, object]) -> list[str]:
-    """Field by field what differs between two documents: `cores: 2 -> 4`."""
-    missing = "(nothing)"
-    found = []
-    for name in [*base, *(name for name in head if name not in base)]:
-        before, after = base.get(name, missing), head.get(name, missing)
-        if before != after:
-            found.append(f"{name}: {_brief(before)} -> {_brief(after)}")
-    return found
+    """Field by field what differs between two documents: `cores: 2 -> 4`, `faults.kill.trigger.at_step: 3 -> 5`,
+    `faults.stop: added`.
+    """
+    return list(_differences("", base, head))
 
 
 def metrics_of(samples: Iterable[TrialSample], fault: str) -> list[str]:
@@ -185,6 +182,32 @@ def _times(records: Sequence[RecoveryRecord]) -> dict[str, float]:
 
 def _mean(values: Iterable[object]) -> float:
     return fmean(float(value) if isinstance(value, int | float) else math.inf for value in values)
+
+
+def _differences(path: str, before: object, after: object) -> Iterator[str]:
+    old, new = _parts(before), _parts(after)
+    if old is not None and new is not None:
+        inside = [
+            said
+            for name in dict.fromkeys((*old, *new))
+            for said in _differences(f"{path}.{name}".lstrip("."), old.get(name, _MISSING), new.get(name, _MISSING))
+        ]
+        yield from inside or ([] if before == after else [f"{path}: in another order"])
+    elif new is not None and before in (None, _MISSING):
+        yield f"{path}: added"
+    elif old is not None and after in (None, _MISSING):
+        yield f"{path}: removed"
+    elif before != after:
+        yield f"{path}: {_brief(before)} -> {_brief(after)}"
+
+
+def _parts(value: object) -> Mapping[str, object] | None:
+    """Of a document, and of a list of documents that have an id; None for what is one value."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, list) and all(isinstance(item, Mapping) and "id" in item for item in value):
+        return {str(item["id"]): item for item in value}
+    return None
 
 
 def _brief(value: object) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from dashboards import text
-from dashboards.api import Api, Json
+from dashboards.api import Api, Json, NotFound
 from dashboards.history_figure import history_figure, phases_figure
 from dashboards.pages.shown import Shown
 from dashboards.waterfall import PHASES
@@ -18,19 +18,25 @@ from dashboards.waterfall import PHASES
 RANGES = (30, 100, 400)
 DEFAULT_RANGE = 100
 VIEWS = {"trials": "Every trial", "phases": "Phases"}
+BREAKS = 3
+"""So many of the last are told of in words."""
 
 
 async def page(request: Request, api: Api) -> Shown:
     series = await api.get("history", "series")
     chosen = choose(dict(request.query_params), series["items"])
     if chosen is None:
-        return Shown(template="history.html", context={"series": (), "history": None, "seeded": False})
+        return Shown(template="history.html", context={"chosen": None, "history": None, "seeded": False})
     query = {name: chosen[name] for name in ("scenario", "fault", "fingerprint", "branch", "limit")}
     metrics = list(PHASES) if chosen["view"] == "phases" else []
-    history, *phases = await asyncio.gather(
-        api.get("history", metric=chosen["metric"], **query),
-        *(api.get("history", metric=metric, **query) for metric in metrics),
-    )
+    try:
+        history, *phases = await asyncio.gather(
+            api.get("history", metric=chosen["metric"], **query),
+            *(api.get("history", metric=metric, **query) for metric in metrics),
+        )
+    except NotFound as error:  # of this machine, say: the form is the way to what there is
+        context = {**form(series, chosen), "history": None, "why": error.detail}
+        return Shown(template="history.html", context=context, status=error.status)
     context = history_page(series, history, dict(zip(metrics, phases, strict=True)), chosen)
     return Shown(template="history.html", context=context)
 
@@ -64,33 +70,47 @@ def choose(query: Json, series: Sequence[Json]) -> Json | None:
     }
 
 
-def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: Json) -> dict[str, Any]:
-    """The context of history.html."""
-    points: list[Json] = history["points"]
-    drawn = phases_figure(phases) if phases else history_figure(history, log=chosen["log"])
+def form(series: Json, chosen: Json) -> dict[str, Any]:
+    """What there is to choose from, and what was chosen."""
     return {
         "series": series["items"],
         "machines": [_machine(item) for item in series["machines"]],
         "branches": series["branches"],
         "chosen": chosen,
-        "history": history,
         "views": VIEWS,
         "ranges": RANGES,
-        "figure": drawn,
-        "rows": list(reversed([_row(point) for point in points])),
-        "changes": [_change(change, history) for change in reversed(history["change_points"])],
-        "breaks": history["breaks"],
-        "noise": history["noise"],
-        "files": files(chosen),
         "kept": [(name, value) for name, value in _drawing(chosen).items() if value],
         "href": lambda **changes: _href(chosen, **changes),
         "seeded": bool(series.get("seeded")),
     }
 
 
-def _row(point: Json) -> dict[str, Any]:
+def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: Json) -> dict[str, Any]:
+    """The context of history.html."""
+    points: list[Json] = history["points"]
+    drawn = phases_figure(phases) if phases else history_figure(history, log=chosen["log"])
+    cuts = [_break(cut, points) for cut in reversed(history["breaks"])]
+    return {
+        **form(series, chosen),
+        "history": history,
+        "figure": drawn,
+        "phases": list(phases),
+        "rows": [
+            _row(*same)
+            for same in reversed(list(zip(points, *(each["points"] for each in phases.values()), strict=True)))
+        ],
+        "changes": [_change(change, history) for change in reversed(history["change_points"])],
+        "breaks": cuts[:BREAKS],
+        "earlier_breaks": len(cuts[BREAKS:]),
+        "files": files(chosen, list(phases)),
+    }
+
+
+def _row(point: Json, *phases: Json) -> dict[str, Any]:
+    """`phases`: the same point, with the time of each phase."""
     trials = point.get("trials") or []
     return {
+        "phases": [text.milliseconds(phase["median"], "") for phase in phases],
         "point": point,
         "at": text.clock(point["at"]),
         "code": point["short"],
@@ -107,6 +127,11 @@ def _row(point: Json) -> dict[str, Any]:
     }
 
 
+def _break(cut: Json, points: Sequence[Json]) -> dict[str, Any]:
+    point = next(point for point in points if point["index"] == cut["index"])
+    return {**cut, "at": text.clock(point["at"]), "code": point["short"]}
+
+
 def _change(change: Json, history: Json) -> dict[str, Any]:
     at = next((point["at"] for point in history["points"] if point["index"] == change["index"]), None)
     return {
@@ -121,11 +146,18 @@ def _change(change: Json, history: Json) -> dict[str, Any]:
     }
 
 
-def files(chosen: Json) -> list[tuple[str, str]]:
+def files(chosen: Json, phases: Sequence[str]) -> list[tuple[str, str]]:
     """What is drawn, for programs and for spreadsheets."""
-    names = ("scenario", "fault", "metric", "fingerprint", "branch", "limit")
-    query = urlencode({name: chosen[name] for name in names if chosen[name]})
-    return [("JSON", f"/api/v1/history?{query}"), ("CSV", f"/api/v1/history/file?{query}")]
+    metrics = phases or [chosen["metric"]]
+    names = ("fingerprint", "branch", "limit")
+    rest = urlencode({name: chosen[name] for name in names if chosen[name]})
+
+    def query(*asked: str) -> str:
+        of = [("scenario", chosen["scenario"]), ("fault", chosen["fault"]), *(("metric", metric) for metric in asked)]
+        return f"{urlencode([(name, value) for name, value in of if value])}&{rest}"
+
+    documents = [(f"{metric} JSON" if phases else "JSON", f"/api/v1/history?{query(metric)}") for metric in metrics]
+    return [*documents, ("CSV", f"/api/v1/history/file?{query(*metrics)}")]
 
 
 def compare_href(base: str, head: str) -> str:

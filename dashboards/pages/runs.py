@@ -22,10 +22,11 @@ FILTERS = ("state", "verdict", "scenario", "suite", "schedule", "commit", "host"
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """A run in a list."""
+    """A run in a list. `name`: of its suite, else of its scenario."""
 
     id: str
     name: str
+    suite: bool
     workload: str
     state: str
     verdict: str | None
@@ -72,6 +73,7 @@ def run_row(run: Json, now: datetime) -> RunRow:
     return RunRow(
         id=run["id"],
         name=run.get("suite") or run["scenario"],
+        suite=bool(run.get("suite")),
         workload=run["workload"],
         state=run["state"],
         verdict=run.get("verdict"),

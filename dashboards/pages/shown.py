@@ -13,3 +13,4 @@ class Shown:
 
     template: str
     context: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200

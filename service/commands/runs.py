@@ -53,6 +53,7 @@ def cancel(
 def runs(
     state: Annotated[str | None, typer.Option(help="QUEUED, RUNNING, FINISHED, CANCELLED or ABANDONED.")] = None,
     scenario: Annotated[str | None, typer.Option(help="Only of this scenario.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Only of this suite.")] = None,
     branch: Annotated[
         str | None, typer.Option(help="Only of commits of this branch of the service's checkout.")
     ] = None,
@@ -64,14 +65,19 @@ def runs(
 ) -> None:
     """The newest runs of the service."""
     with connected(server, directory) as client:
-        answer = client.get("/runs", limit=limit, state=state, scenario=scenario, branch=branch, host=host)
+        chosen = {"state": state, "scenario": scenario, "suite": suite, "branch": branch, "host": host}
+        answer = client.get("/runs", limit=limit, **chosen)
     show(answer, as_json, lambda: _table(answer["items"]))
 
 
 def describe(run: Json) -> str:
     verdict = f", {run['verdict']}" if run["verdict"] else ""
     error = f": {run['error']}" if run["error"] else ""
-    return f"run {run['id']} ({run['scenario']}) is {run['state']}{verdict}{error}"
+    return f"run {run['id']} ({_what(run)}) is {run['state']}{verdict}{error}"
+
+
+def _what(run: Json) -> str:
+    return f"suite {run['suite']}" if run["suite"] else str(run["scenario"])
 
 
 def _named(scenario: str) -> Json:
@@ -105,9 +111,9 @@ def _ended(client: Client, run: Json) -> Json:
 def _table(items: list[Json]) -> str:
     if not items:
         return "there is no run; start one with: phoenix submit demo"
-    rows = [("ID", "SCENARIO", "STATE", "VERDICT", "TRIALS", "SUBMITTED")]
+    rows = [("ID", "WHAT", "STATE", "VERDICT", "TRIALS", "SUBMITTED")]
     for run in items:
         trials = f"{run['progress']['done']}/{run['progress']['total']}"
         submitted = str(run["created_at"])[:19]
-        rows.append((run["id"], run["scenario"], run["state"], run["verdict"] or "-", trials, submitted))
+        rows.append((run["id"], _what(run), run["state"], run["verdict"] or "-", trials, submitted))
     return table(rows)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 
 from chaos.compare import present
-from chaos.compare.samples import TOTAL
+from chaos.compare.samples import METRICS, TOTAL
 from service.routes.common import PROBLEMS, ServiceOf
 from service.routes.comparisons import Revision, compared
 from service.routes.history import Branch, Fingerprint, KnownOf, Name, show_history
@@ -68,17 +68,18 @@ def download_history(
     service: ServiceOf,
     known: KnownOf,
     scenario: Name,
-    metric: Name = TOTAL,
+    metric: Annotated[list[str], Query(max_length=len(METRICS), default_factory=lambda: [TOTAL])],
     fault: Name = "",
     fingerprint: Fingerprint = None,
     branch: Branch = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Newest points")] = 1000,
 ) -> Response:
-    """One metric of a scenario as CSV: a row a trial, in seconds; empty where it did not recover."""
-    found = show_history(service, known, scenario, metric, fault, fingerprint, branch, limit)
+    """Metrics of a scenario as CSV: a row a trial of each, in seconds; empty where it did not recover."""
+    histories = [show_history(service, known, scenario, one, fault, fingerprint, branch, limit) for one in metric]
     head = ("at", "session", "code", "fingerprint", "scenario", "fault", "metric", "seconds")
     rows = (
-        (point.at.isoformat(), point.session, point.code, point.fingerprint, scenario, found.fault, metric, value)
+        (point.at.isoformat(), point.session, point.code, point.fingerprint, scenario, found.fault, found.metric, value)
+        for found in histories
         for point in found.points
         for value in point.values
     )

@@ -215,6 +215,8 @@ class FakeApi:
         self.queue: Json = {"queued": 0, "running": 1, "halted": None}
         self.series = fake_history.series()
         self.machine_changed = True
+        self.breaks: list[Json] | None = None
+        self.remarks: list[Json] | None = None
         self.forbidden: set[str] = set()
         self.broken: dict[str, JSONResponse] = {}
         self.posted: list[tuple[str, dict[str, str], Json]] = []
@@ -359,7 +361,12 @@ class FakeApi:
             return JSONResponse(fake_history.newest(found, fake_history.BRANCHES["feature/faster"]))
         if query.get("fingerprint") == fake_history.FINGERPRINTS[1]:
             return JSONResponse(fake_history.newest(found, 8))
-        return JSONResponse(found if self.machine_changed else {**found, "breaks": []})
+        if query.get("fingerprint") not in (None, *fake_history.FINGERPRINTS):
+            said = f"there is no finished trial of scenario {query['scenario']!r} on machine {query['fingerprint']!r}"
+            return problem(404, "Not Found", said)
+        breaks = self.breaks if self.breaks is not None else found["breaks"] if self.machine_changed else []
+        remarks = found["annotations"] if self.remarks is None else self.remarks
+        return JSONResponse({**found, "breaks": breaks, "annotations": remarks})
 
     async def comparisons(self, request: Request) -> Response:
         base, head = request.query_params["base"], request.query_params["head"]

@@ -70,7 +70,7 @@ def history(scenario: str, metric: str, limit: int = 200) -> Json:
                      {"first": MACHINE_AT, "last": NIGHTS - 1, "median": last}],
         "change_points": [moved] if slower > 1 else [],
         "breaks": [{"index": MACHINE_AT, "kind": "machine", "fields": ["cpu: EPYC 7B13 -> EPYC 9B14"]}],
-        "annotations": [{"at": at(9), "text": "kernel updated", "index": 9}],
+        "annotations": [{"at": at(9), "text": "kernel updated", "by": "ada", "commit": None, "index": 9}],
         "noise": [{"fingerprint": FINGERPRINTS[1], "machine": MACHINES[1]["machine"], "trial_cv": 0.08,
                    "session_cv": 0.03, "trials": 40, "sessions": 8, "needed": {"5": None, "10": 18, "20": 7},
                    "delta": 0.05}],

@@ -136,6 +136,49 @@ async def test_the_history_shows_every_trial_and_where_the_level_changed(pages: 
     assert "4/5" in lost and ">✗</a>" in lost, "a trial that did not recover is never left out"
 
 
+async def test_the_phases_of_the_history_stand_in_its_table_and_files(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/history?scenario=stop-one&view=phases&metric=downtime")
+    table = page.split('id="history-table"')[1].split("</table>")[0]
+    for share, phase in ((0.05, "detect"), (0.58, "recompute")):
+        assert f"</i>{phase}</th>" in table
+        points = fake_history.history("stop-one", phase)["points"]
+        assert f'<td class="n">{text.milliseconds(points[-1]["median"], "")}</td>' in table.replace(text.THIN, " "), (
+            share
+        )
+    assert "Interval" not in table and 'id="metric"' not in page
+    assert '<input type="hidden" name="metric" value="downtime">' in page, "the way back to every trial"
+    assert "/api/v1/history?scenario=stop-one&fault=stop&metric=detect&limit=100" in page
+    assert "metric=detect&metric=quiesce&" in page and "metric=recompute&limit=100" in page, "one file of them all"
+
+
+async def test_notes_name_author_and_commit(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    note = {"at": iso(10), "text": "the copy is verified", "by": "eve", "commit": fake_history.code(12)}
+    api.remarks = [{**note, "index": 12}, {**note, "text": "again", "index": 12}, {**note, "text": "x", "index": None}]
+    page = await body(pages, "/history?scenario=stop-one")
+    assert f"UTC, eve, on <code>{fake_history.code(12)[:9]}</code>:</span> the copy is verified" in page
+    assert "(not in these sessions):</span> x" in page and '"text":"2 notes"' in page
+    assert (
+        '<a href="/api/v1/history?scenario=stop-one&fault=stop&metric=recovery&limit=100">JSON</a> <a href="/runs'
+        in page
+    )
+
+
+async def test_many_breaks_are_counted_and_the_last_are_told_of(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    fields = ["faults.kill: removed", "faults.stop: added"]
+    api.breaks = [{"index": index, "kind": "scenario", "fields": fields} for index in range(3, 25, 2)]
+    page = await body(pages, "/history?scenario=stop-one")
+    assert page.count("other scenario (faults.kill: removed; faults.stop: added)") == 3
+    point = fake_history.history("stop-one", "recovery")["points"][23]
+    assert f"From {text.clock(point['at'])} (<code>{point['short']}</code>) on: other scenario" in page
+    assert "8 times before that" in page and page.count('"text":"other scenario"') == 3
+
+
+async def test_a_machine_without_trials_of_the_scenario_leaves_the_form(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/history?scenario=kill-one&fingerprint=000000000000", 404)
+    assert "no finished trial of scenario 'kill-one' on machine" in page
+    assert 'id="fingerprint"' in page and "<option selected>kill-one</option>" in page and "Halt now" in page
+
+
 async def test_a_view_of_the_history_is_a_permalink(pages: httpx.AsyncClient) -> None:
     page = await body(pages, "/history?scenario=stop-one&metric=detect&limit=30&y=log")
     assert "<option selected>detect</option>" in page and "<option selected>stop-one</option>" in page
@@ -343,6 +386,26 @@ async def test_made_up_data_is_called_so(api: FakeApi, pages: httpx.AsyncClient)
 async def test_a_page_that_the_service_refuses_says_so(api: FakeApi, pages: httpx.AsyncClient) -> None:
     api.broken = {"schedules": problem(500, "Broken", "the disk is full")}
     assert "the disk is full" in await body(pages, "/schedules", 502)
+
+
+async def test_faults_can_be_halted_from_where_something_went_wrong(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.broken = {"schedules": problem(422, "Invalid", "no such cursor"), "suites": problem(500, "Broken", "disk")}
+    for path, status in (("/runs/nope", 404), ("/schedules", 422), ("/runs", 502), ("/nope", 404)):
+        page = await body(pages, path, status)
+        assert "Halt now" in page, path
+        assert page.split("</nav>")[0].count('aria-current="page"') == (path != "/nope")
+    api.session |= {"role": "viewer"}
+    assert "Halt now" not in await body(pages, "/runs/nope", 404)
+    api.broken["session"] = problem(500, "Broken", "the database is gone")
+    assert "no run 'nope'" in await body(pages, "/runs/nope", 404)
+
+
+async def test_a_run_of_a_suite_leads_to_the_runs_of_it(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    api.runs[1]["suite"] = "nightly"
+    page = await body(pages, "/runs?state=FINISHED")
+    assert 'href="/runs?state=FINISHED&suite=nightly">nightly</a>' in page
+    assert 'href="/runs?state=FINISHED&scenario=kill-in-backward">kill-in-backward</a>' in page
+    assert page.index(">Verdict</th>") < page.index(">State</th>") < page.index(">Run</th>")
 
 
 async def test_peers_shows_what_was_published_and_else_how_to_measure_it(

@@ -115,6 +115,13 @@ async def test_a_commit_that_a_bisection_measured_stands_before_its_successors(a
     assert [point["subject"] for point in points] == [f"number {number}" for number in (0, 2, 3, 4, 5)]
 
 
+async def test_a_file_holds_several_metrics(api: Harness) -> None:
+    fill(api.service.database, day(1, 1), day(2, 2))
+    answer = await api.client.get("/api/v1/history/file?scenario=kill-one&metric=detect&metric=restore")
+    rows = [line.split(",")[-2:] for line in answer.text.splitlines()]
+    assert rows == [["metric", "seconds"], *[["detect", "0.005"]] * 2, *[["restore", "0.03"]] * 2]
+
+
 async def test_a_note_on_a_commit_stands_at_its_point(api: Harness) -> None:
     fill(api.service.database, *(day(number, number) for number in (1, 2, 3)))
     await api.client.post("/api/v1/annotations", json={"text": "the copy is verified", "commit": "0202"})

@@ -149,6 +149,18 @@ def test_differences_name_fields() -> None:
         "cores: 2 -> 4",
         "gpu: (nothing) -> H",
     ]
+    kill = {"id": "kill", "trigger": {"at_step": 3}, "target": {"rank": 1}}
+    old = {"faults": [kill], "campaign": None, "cluster": {"nodes": 4}}
+    new = {"faults": [{**kill, "trigger": {"at_step": 5}}, {"id": "stop"}], "campaign": {"mean_s": 2}, "cluster": {}}
+    assert differences(old, new) == [
+        "faults.kill.trigger.at_step: 3 -> 5",
+        "faults.stop: added",
+        "campaign: added",
+        "cluster.nodes: 4 -> (nothing)",
+    ]
+    assert differences({"faults": [kill]}, {"faults": []}) == ["faults.kill: removed"]
+    assert differences({"faults": [kill, {"id": "x"}]}, {"faults": [{"id": "x"}, kill]}) == ["faults: in another order"]
+    assert differences({"load": None}, {"load": [1]}) == ["load: null -> [1]"]
 
 
 def test_the_fingerprint_holds_nothing_that_changes_by_the_hour() -> None:
