@@ -18,7 +18,7 @@ from dashboards.waterfall import PHASES
 MAX_DOTS = 3000
 AXIS = "session, by when its code was first measured"
 LABELS = 12
-ROOM = 0.25
+ROOM = 0.2
 """Of the axis, what a word above the chart takes on a small screen."""
 JITTER = 0.28
 GOLDEN = 0.618

@@ -103,6 +103,7 @@ def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: J
         "breaks": cuts[:BREAKS],
         "earlier_breaks": len(cuts[BREAKS:]),
         "files": files(chosen, list(phases)),
+        "document": files(chosen, [])[0][1],
     }
 
 

@@ -170,7 +170,7 @@ async def test_many_breaks_are_counted_and_the_last_are_told_of(api: FakeApi, pa
     assert page.count("other scenario (faults.kill: removed; faults.stop: added)") == 3
     point = fake_history.history("stop-one", "recovery")["points"][23]
     assert f"From {text.clock(point['at'])} (<code>{point['short']}</code>) on: other scenario" in page
-    assert "8 times before that" in page and page.count('"text":"other scenario"') == 3
+    assert "8 times before that" in page and page.count('"text":"other scenario"') == 4
 
 
 async def test_a_machine_without_trials_of_the_scenario_leaves_the_form(api: FakeApi, pages: httpx.AsyncClient) -> None:
@@ -205,11 +205,11 @@ async def test_the_history_of_a_branch_is_a_permalink(pages: httpx.AsyncClient) 
     assert page.count('href="/trials/t-stop-one-') == 6 * 5 and "<option selected>feature/faster</option>" in page
     assert "branch=feature%2Ffaster&view=phases&y=log" in page and '<input type="hidden" name="y" value="log">' in page
     assert "/api/v1/history/file?scenario=stop-one&fault=stop&metric=recovery&branch=feature%2Ffaster" in page
-    assert "there is no branch 'gone'" in await body(pages, "/history?branch=gone", 404)
+    assert "There is no branch 'gone'" in await body(pages, "/history?branch=gone", 404)
 
 
 async def test_an_unknown_scenario_is_said_in_words(pages: httpx.AsyncClient) -> None:
-    assert "there is no history of 'nope'" in await body(pages, "/history?scenario=nope", 404)
+    assert "There is no history of 'nope'" in await body(pages, "/history?scenario=nope", 404)
 
 
 async def test_a_comparison_shows_ratio_interval_verdict_and_points(pages: httpx.AsyncClient) -> None:

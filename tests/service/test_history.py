@@ -66,10 +66,10 @@ async def test_what_there_is_to_choose_from(api: Harness) -> None:
     assert not found["seeded"]
 
 
-def day(number: int, of: int, **changes: object) -> TrialSample:
+def day(number: int, of: int, **changes: Any) -> TrialSample:
     """A session of one trial."""
     at = f"2026-11-{number:02}T02:00:00.000Z"
-    values = {"code": Code(commit=f"{of:02}" * 20), "session": f"s{number}", "at": at, **changes}
+    values: dict[str, Any] = {"code": Code(commit=f"{of:02}" * 20), "session": f"s{number}", "at": at, **changes}
     return sample(number, trial=f"{number}-{of}", **values)
 
 
@@ -81,7 +81,7 @@ async def test_an_old_code_measured_again_is_where_it_was_and_the_last_points_ar
     days = [day(number, number) for number in range(1, 9)]
     fill(api.service.database, *days, day(9, 2), day(10, 6), day(5, 90, **old), day(7, 2, **old))
 
-    async def codes(**query: object) -> list[int]:
+    async def codes(**query: str | int) -> list[int]:
         found = await api.get("/history", scenario="kill-one", **query)
         return [int(point["code"][:2]) for point in found["points"]]
 
@@ -99,7 +99,12 @@ async def test_the_history_of_a_fault_has_the_sessions_that_had_it(api: Harness)
     fill(api.service.database, *(day(i, i, **named) for i in range(1, 6)), day(6, 6, **new), day(7, 7, **none))
     series = (await api.get("/history/series"))["items"]
     assert [item["fault"] for item in series] == ["b", "zz"], "the one that is measured now comes first"
-    for query, codes in (({}, "67"), ({"fault": "b"}, "67"), ({"fault": "zz", "limit": 3}, "345")):
+    asked: list[tuple[dict[str, str | int], str]] = [
+        ({}, "67"),
+        ({"fault": "b"}, "67"),
+        ({"fault": "zz", "limit": 3}, "345"),
+    ]
+    for query, codes in asked:
         found = await api.get("/history", scenario="kill-one", **query)
         assert "".join(point["code"][1] for point in found["points"]) == codes
     assert (await api.get("/history", scenario="kill-one"))["fault"] == "b"

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_spikes_are_marked() -> None:
 # --- histories -------------------------------------------------------------------------------------------------------
 
 
-def night(number: int, factor: float = 1.0, count: int = 5, **changes: object) -> list[TrialSample]:
+def night(number: int, factor: float = 1.0, count: int = 5, **changes: Any) -> list[TrialSample]:
     drawn = np.exp(np.random.default_rng(number).normal(0, 0.03, count)) * factor
     values = {"code": Code(commit=f"{number:02}" * 20), "session": f"boot-{number:03}", **changes}
     at = f"2026-{1 + number // 28:02}-{1 + number % 28:02}T02"
@@ -95,7 +96,7 @@ def nights(*factors: float) -> list[TrialSample]:
     return [one for number, factor in enumerate(factors) for one in night(number, factor)]
 
 
-def shown(found: History, remarks: Sequence[Annotation] = ()) -> dict[str, list[dict[str, object]]]:
+def shown(found: History, remarks: Sequence[Annotation] = ()) -> dict[str, list[dict[str, Any]]]:
     return json.loads(json.dumps(found.to_json(remarks), allow_nan=False))  # type: ignore[no-any-return]
 
 
@@ -135,7 +136,7 @@ def test_two_codes_of_one_night_are_two_points() -> None:
     assert [(point["code"], point["dirty"]) for point in points] == [("01" * 20, False), ("f" * 40 + "-d1ff", True)]
 
 
-def again(number: int, code: int, factor: float = 1.0, **changes: object) -> list[TrialSample]:
+def again(number: int, code: int, factor: float = 1.0, **changes: Any) -> list[TrialSample]:
     """The code of another night, measured after this one."""
     own = night(number, factor, code=Code(commit=f"{code:02}" * 20), **changes)
     return [replace(one, trial=f"again-{one.trial}", at=one.at.replace("T02", "T09")) for one in own]
@@ -160,7 +161,7 @@ def test_a_commit_of_a_bisection_stands_before_what_followed_it() -> None:
 
 
 def test_a_day_on_another_machine_cuts_no_line_in_two() -> None:
-    lent: dict[str, object] = {"machine": {**MACHINE, "cores": 1}}
+    lent: dict[str, Any] = {"machine": {**MACHINE, "cores": 1}}
     samples = [*nights(*[1.0] * 12, *[1.3] * 6), *again(4, 4, 2.0, **lent), *again(14, 3, 2.0, **lent)]
     document = shown(history(samples, "kill-one"))
     (change,) = document["change_points"]
