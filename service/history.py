@@ -11,14 +11,15 @@ import json
 import logging
 import math
 import socket
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, and_, func, insert, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, func, insert, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
+from chaos.compare.history import Measured, Place, in_order
 from chaos.compare.rows import finite
 from chaos.compare.samples import METRICS, SUCCESS, Code, TrialSample, faults_in, sample_of
 from chaos.errors import ChaosError
@@ -166,6 +167,10 @@ def _at(sample: TrialSample) -> str:
     return fit_text(sample.at, 40)
 
 
+def places_of(first: Mapping[Code, str]) -> dict[Code, Place]:
+    return {code: (at, 0) for code, at in first.items()}
+
+
 # --- out -------------------------------------------------------------------------------------------------------------
 
 
@@ -177,35 +182,35 @@ def newest_points(
     fault: str = "",
     fingerprint: str | None = None,
     commits: Collection[str] | None = None,
-) -> list[PointRow]:
-    """The last of a scenario as a history orders them (see chaos.compare.history), in no order. `fault`: only where the
-    scenario had it; `commits`: only of these, without changes that a working tree had added.
+    places: Callable[[Mapping[Code, str]], dict[Code, Place]] = places_of,
+) -> tuple[list[PointRow], dict[Code, Place]]:
+    """The last of a scenario as a history orders them (see chaos.compare.history), in no order, and the place of each
+    code. `fault`: only where the scenario had it; `commits`: only of these, without changes that a working tree had
+    added; `places`: from when each code was first measured.
     """
-    line = func.max(PointRow.last_at).over(partition_by=(PointRow.fingerprint, PointRow.version))
-    code = func.min(PointRow.first_at).over(partition_by=(PointRow.commit, PointRow.diff))
-    where = [PointRow.scenario == scenario]
+    wanted = [true()]
     if fault:
-        where.append(_with_fault(session, scenario, fault))
+        wanted.append(_with_fault(session, scenario, fault))
     if fingerprint is not None:
-        where.append(PointRow.fingerprint == fingerprint)
+        wanted.append(PointRow.fingerprint == fingerprint)
     if commits is not None:
-        where.append(PointRow.diff == "")
-    query = select(PointRow.id, PointRow.commit).where(*where)
-    query = query.order_by(line.desc(), PointRow.fingerprint.desc(), PointRow.version.desc(), code.desc())
-    query = query.order_by(PointRow.first_at.desc())
-    # Thousands of ancestors are too many to name: which points are theirs is found out here.
-    found = session.execute(query if commits is not None else query.limit(newest))
-    ids = [identity for identity, commit in found if commits is None or commit in commits][:newest]
-    return list(session.scalars(select(PointRow).where(PointRow.id.in_(ids))))
-
-
-def first_measured(session: Session, scenario: str, points: Sequence[PointRow]) -> dict[Code, str]:
-    """When each code of these points was measured first, be it in another session or on another machine."""
-    query = select(PointRow.commit, PointRow.diff, func.min(PointRow.first_at)).where(
-        PointRow.scenario == scenario, PointRow.commit.in_({point.commit for point in points})
-    )
-    rows = session.execute(query.group_by(PointRow.commit, PointRow.diff))
-    return {Code(commit=commit, diff=diff): at for commit, diff, at in rows}
+        wanted.append(PointRow.diff == "")
+    row = PointRow
+    query = select(row.id, row.commit, row.diff, row.fingerprint, row.version, row.first_at, row.last_at, and_(*wanted))
+    first: dict[Code, str] = {}
+    ids, points = [], []
+    for identity, commit, diff, machine, version, begun, ended, own in session.execute(
+        query.where(PointRow.scenario == scenario)
+    ):
+        code = Code(commit=commit, diff=diff)
+        first[code] = min(first.get(code, begun), begun)
+        # Thousands of ancestors are too many to name in a query.
+        if own and (commits is None or commit in commits):
+            ids.append(identity)
+            points.append(Measured(code=code, line=(machine, version), first=begun, last=ended))
+    known = places(first)
+    last = [ids[index] for index in in_order(points, known)[-newest:]]
+    return list(session.scalars(select(PointRow).where(PointRow.id.in_(last)))), known
 
 
 def points_of(session: Session, codes: Collection[Code], scenario: str | None) -> list[PointRow]:

@@ -47,12 +47,16 @@ class Known:
         """The newest points of it, none if there are none of this machine and branch. Raises UnknownBranch."""
         commits = None if branch is None else self.branches.line(branch)
         with self.database.read() as session:
-            points = history.newest_points(
-                session, scenario, newest, fault=fault, fingerprint=fingerprint, commits=commits
+            points, places = history.newest_points(
+                session,
+                scenario,
+                newest,
+                fault=fault,
+                fingerprint=fingerprint,
+                commits=commits,
+                places=self.branches.places,
             )
             found = history.samples(session, points)
-            first = history.first_measured(session, scenario, points)
-        places = self.branches.places(first)
         return history_of(found, scenario, fault=fault, metric=metric, newest=newest, places=places)
 
     @cached_property
@@ -83,7 +87,7 @@ class Known:
             points = [
                 point
                 for each in sorted({sample.scenario for sample in side.samples})
-                for point in history.newest_points(session, each, MOST_ANCESTORS, commits=ancestors)
+                for point in history.newest_points(session, each, MOST_ANCESTORS, commits=ancestors)[0]
             ]
             older = history.samples(session, points)
         return replace(side, baseline=baseline(older, ancestors))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, pvariance
-from typing import Final
+from typing import Final, NamedTuple
 
 from chaos.compare.changepoints import change_points, spikes
 from chaos.compare.ranks import log_deviation, median_interval, trials_needed
@@ -41,6 +41,15 @@ class Annotation:
     commit: str | None = None
 
 
+class Measured(NamedTuple):
+    """What of a point decides where it stands; `line`: what it can be compared with."""
+
+    code: Code
+    line: tuple[str, str]
+    first: str
+    last: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """All trials of one code in one session."""
@@ -55,6 +64,11 @@ class Point:
     @property
     def comparable(self) -> tuple[str, str]:
         return self.first.fingerprint, self.first.version
+
+    @property
+    def measured(self) -> Measured:
+        last = max(sample.at for sample in self.samples)
+        return Measured(code=self.first.code, line=self.comparable, first=self.first.at, last=last)
 
     @property
     def level(self) -> float:
@@ -183,7 +197,8 @@ def history(
     own = sorted((s for s in samples if s.scenario == scenario), key=lambda sample: (sample.at, sample.trial))
     fault = fault or next(iter(faults_of(own)), "")
     own = [sample for sample in own if not fault or fault in sample.faults]
-    points = _in_order(_points(own, fault, metric), places or {})[-(newest or 0) :]
+    found = _points(own, fault, metric)
+    points = [found[index] for index in in_order([point.measured for point in found], places or {})][-(newest or 0) :]
     breaks = [i for i in range(1, len(points)) if points[i].comparable != points[i - 1].comparable]
     segments: list[Segment] = []
     changes: list[int] = []
@@ -211,6 +226,21 @@ def history(
         changes=tuple(changes),
         notes=tuple(notes),
     )
+
+
+def in_order(points: Sequence[Measured], known: Mapping[Code, Place]) -> list[int]:
+    """Their numbers, in the order of a history; `known`: places of codes, where these points do not tell them."""
+    last: dict[tuple[str, str], str] = {}
+    places = dict(known)
+    for point in sorted(points, key=lambda point: point.first):
+        last[point.line] = max(last.get(point.line, ""), point.last)
+        places.setdefault(point.code, (point.first, 0))
+
+    def place(index: int) -> tuple[str, tuple[str, str], Place, str]:
+        point = points[index]
+        return last[point.line], point.line, places[point.code], point.first
+
+    return sorted(range(len(points)), key=place)
 
 
 def noise(of: History) -> list[dict[str, object]]:
@@ -251,20 +281,6 @@ def _points(samples: Sequence[TrialSample], fault: str, metric: str) -> list[Poi
         values = tuple(time[metric] for time in times if metric in time)
         points.append(Point(samples=tuple(own), values=values))
     return points
-
-
-def _in_order(points: Sequence[Point], known: Mapping[Code, Place]) -> list[Point]:
-    """`points` oldest first."""
-    last: dict[tuple[str, str], str] = {}
-    places: dict[Code, Place] = {}
-    for point in points:
-        last[point.comparable] = max(last.get(point.comparable, ""), max(sample.at for sample in point.samples))
-        places.setdefault(point.first.code, known.get(point.first.code, (point.first.at, 0)))
-
-    def place(point: Point) -> tuple[str, tuple[str, str], Place, str]:
-        return last[point.comparable], point.comparable, places[point.first.code], point.first.at
-
-    return sorted(points, key=place)
 
 
 def _segments(points: Sequence[Point], edges: Sequence[int]) -> list[Segment]:

@@ -141,11 +141,11 @@ def test_what_comes_out_is_what_went_in(api: Harness) -> None:
     assert fill(database, sample(0), lost) == 2
     assert fill(database, sample(0), lost) == 0
     with database.read() as session:
-        points = history.newest_points(session, "kill-one", 10)
+        points, _ = history.newest_points(session, "kill-one", 10)
         assert history.samples(session, points) == (sample(0), lost)
         assert [point.trials for point in points] == [2]
-        assert history.newest_points(session, "kill-one", 10, commits={"b" * 40}) == []
-        assert len(history.newest_points(session, "kill-one", 10, commits={"a" * 40})) == 1
+        assert history.newest_points(session, "kill-one", 10, commits={"b" * 40})[0] == []
+        assert len(history.newest_points(session, "kill-one", 10, commits={"a" * 40})[0]) == 1
 
 
 async def test_a_copy_counts_once_and_what_was_moved_is_not_read_again(
