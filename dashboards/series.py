@@ -75,11 +75,12 @@ async def histories_of(api: Api, items: Sequence[Json], *, limit: int, **which: 
 async def _history(api: Api, item: Json, limit: int, which: Mapping[str, str | None]) -> Json | None:
     metric = METRIC if METRIC in item["metrics"] else item["metrics"][0]
     try:
-        return await api.get(
+        history = await api.get(
             "history", scenario=item["scenario"], fault=item["fault"], metric=metric, limit=limit, **which
         )
     except NotFound:
         return None
+    return {**history, "current": item["current"]}
 
 
 def line_of(history: Json, now: datetime) -> Line:

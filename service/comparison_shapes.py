@@ -159,8 +159,11 @@ class HistoryShape(Shape):
 
 
 class SeriesItem(Shape):
+    """`current`: the scenario has this fault still. Trials, sessions and moment are those of the scenario."""
+
     scenario: str
     fault: str
+    current: bool
     metrics: list[str]
     trials: int
     sessions: int

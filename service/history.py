@@ -251,8 +251,12 @@ def series(session: Session) -> list[dict[str, object]]:
     for scenario, fingerprint in session.execute(select(PointRow.scenario, PointRow.fingerprint).distinct()):
         prints.setdefault(scenario, []).append(fingerprint)
     metrics: dict[str, dict[str, set[str]]] = {}
+    current: dict[str, list[str]] = {}
     for scenario, text in session.execute(_choices()):
-        for fault, seen in json.loads(text).items():
+        found = json.loads(text)
+        if found:
+            current.setdefault(scenario, list(found))
+        for fault, seen in found.items():
             metrics.setdefault(scenario, {}).setdefault(fault, set()).update(seen)
     extent = (func.sum(PointRow.trials), func.count(PointRow.session.distinct()), func.max(PointRow.last_at))
     query = select(PointRow.scenario, *extent).group_by(PointRow.scenario).order_by(PointRow.scenario)
@@ -260,6 +264,7 @@ def series(session: Session) -> list[dict[str, object]]:
         {
             "scenario": scenario,
             "fault": fault,
+            "current": fault in current.get(scenario, [fault]),
             "metrics": [metric for metric in METRICS if metric == SUCCESS or metric in seen],
             "trials": trials,
             "sessions": sessions,

@@ -49,7 +49,7 @@ async def page(request: Request, api: Api) -> Shown:
         api.items("runs", limit=1),
     )
     which = narrowed(dict(request.query_params), series, suites, services)
-    chosen = [item for item in series["items"] if which.fits_series(item)]
+    chosen = [item for item in series["items"] if item["current"] and which.fits_series(item)]
     recent, histories = await asyncio.gather(
         api.items("runs", since=since, limit=RECENT, **which.runs),
         histories_of(api, chosen, limit=SESSIONS, **which.histories),

@@ -155,6 +155,6 @@ def _change(history: Json, change: Json, point: Json) -> Change:
         at=text.clock(point["at"]),
         href=history_href(history),
         over=any(other["after"] <= change["before"] * SLOWER for other in later),
-        moved=any(cut["index"] > change["index"] for cut in history["breaks"]),
+        moved=not history["current"] or any(cut["index"] > change["index"] for cut in history["breaks"]),
         faster=change["ratio"] < 1,
     )

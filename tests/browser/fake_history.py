@@ -36,7 +36,7 @@ def at(night: int) -> str:
 
 def series() -> Json:
     items = [
-        {"scenario": scenario, "fault": fault, "metrics": METRICS, "trials": 150, "sessions": NIGHTS,
+        {"scenario": scenario, "fault": fault, "current": True, "metrics": METRICS, "trials": 150, "sessions": NIGHTS,
          "last_at": at(NIGHTS - 1), "fingerprints": list(FINGERPRINTS)}
         for scenario, fault, _ in SERIES
     ]  # fmt: skip

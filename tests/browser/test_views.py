@@ -237,10 +237,22 @@ async def test_the_heatmap_has_a_column_for_each_session(pages: httpx.AsyncClien
 
 async def test_regressions_are_open_until_they_are_over(api: FakeApi, pages: httpx.AsyncClient) -> None:
     page = await body(pages, "/regressions?show=all")
-    assert "other machine since" in page and "open (0)" in page, "nobody can say whether it is so still"
+    assert "other machine or scenario since" in page and "open (0)" in page, "nobody can say whether it is so still"
     api.machine_changed = False
     page = await body(pages, "/regressions")
     assert "stop-one" in page and "+25 %" in page and "✗ open" in page and "kill-one" not in page.split("<main")[1]
+
+
+async def test_a_fault_that_a_scenario_has_no_more_is_nobodys_regression(
+    api: FakeApi, pages: httpx.AsyncClient
+) -> None:
+    api.machine_changed = False
+    assert "stop-one became slower" in await body(pages, "/") and "open (1)" in await body(pages, "/regressions")
+    api.series["items"][1]["current"] = False
+    page = await body(pages, "/")
+    assert "stop-one became slower" not in page and page.count("<polyline") == 1
+    page = await body(pages, "/regressions?show=all")
+    assert "open (0)" in page and "other machine or scenario since" in page
 
 
 async def test_what_was_decided_about_a_regression_stands_with_it(api: FakeApi, pages: httpx.AsyncClient) -> None:

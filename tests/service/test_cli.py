@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -207,6 +208,22 @@ def test_what_cannot_be_meant_is_refused_in_words(tmp_path: Path, arguments: tup
 def test_a_token_that_can_be_none_is_refused_in_words(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["runs", "--dir", str(tmp_path)], env={"PHOENIX_TOKEN": "phx_ä"})
     assert done.exit_code == 2 and "this token" in done.output, done.output
+
+
+def test_runs_name_their_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+    run = {"id": "r1", "suite": "nightly", "scenario": "kill-one", "state": "FINISHED", "verdict": "PASS",
+           "progress": {"done": 24, "total": 24}, "created_at": "2026-11-29T02:00:00Z"}  # fmt: skip
+
+    class Stand:
+        def get(self, path: str, **query: object) -> dict[str, object]:
+            asked.update(query)
+            return {"items": [run, {**run, "id": "r2", "suite": None}]}
+
+    monkeypatch.setattr("service.commands.runs.connected", lambda *_: nullcontext(Stand()))
+    done = CliRunner().invoke(app, ["runs", "--suite", "nightly"])
+    _, first, second = done.stdout.splitlines()
+    assert asked["suite"] == "nightly" and "suite nightly" in first and "kill-one" in second
 
 
 def test_a_scenario_with_a_mistake_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ async def test_the_history_of_a_fault_has_the_sessions_that_had_it(api: Harness)
     named = {"times": {"zz": times()}}
     fill(api.service.database, *(day(i, i, **named) for i in range(1, 6)), day(6, 6, **new), day(7, 7, **none))
     series = (await api.get("/history/series"))["items"]
-    assert [item["fault"] for item in series] == ["b", "zz"], "the one that is measured now comes first"
+    assert [(item["fault"], item["current"]) for item in series] == [("b", True), ("zz", False)]
     asked: list[tuple[dict[str, str | int], str]] = [
         ({}, "67"),
         ({"fault": "b"}, "67"),
