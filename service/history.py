@@ -167,11 +167,11 @@ def _at(sample: TrialSample) -> str:
     return fit_text(sample.at, 40)
 
 
-def places_of(first: Mapping[Code, str]) -> dict[Code, Place]:
-    return {code: (at, 0) for code, at in first.items()}
-
-
 # --- out -------------------------------------------------------------------------------------------------------------
+
+
+def by_first(first: Mapping[Code, str]) -> dict[Code, Place]:
+    return {code: (at, 0) for code, at in first.items()}
 
 
 def newest_points(
@@ -182,7 +182,7 @@ def newest_points(
     fault: str = "",
     fingerprint: str | None = None,
     commits: Collection[str] | None = None,
-    places: Callable[[Mapping[Code, str]], dict[Code, Place]] = places_of,
+    places: Callable[[Mapping[Code, str]], dict[Code, Place]] = by_first,
 ) -> tuple[list[PointRow], dict[Code, Place]]:
     """The last of a scenario as a history orders them (see chaos.compare.history), in no order, and the place of each
     code. `fault`: only where the scenario had it; `commits`: only of these, without changes that a working tree had

@@ -197,8 +197,8 @@ def history(
     own = sorted((s for s in samples if s.scenario == scenario), key=lambda sample: (sample.at, sample.trial))
     fault = fault or next(iter(faults_of(own)), "")
     own = [sample for sample in own if not fault or fault in sample.faults]
-    found = _points(own, fault, metric)
-    points = [found[index] for index in in_order([point.measured for point in found], places or {})][-(newest or 0) :]
+    timed = _points(own, fault, metric)
+    points = [timed[index] for index in in_order([point.measured for point in timed], places or {})][-(newest or 0) :]
     breaks = [i for i in range(1, len(points)) if points[i].comparable != points[i - 1].comparable]
     segments: list[Segment] = []
     changes: list[int] = []
