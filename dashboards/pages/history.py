@@ -18,8 +18,8 @@ from dashboards.waterfall import PHASES
 RANGES = (30, 100, 400)
 DEFAULT_RANGE = 100
 VIEWS = {"trials": "Every trial", "phases": "Phases"}
-BREAKS = 3
-"""So many of the last are told of in words."""
+BREAKS, FIELDS = 3, 6
+"""So many of the last are told of in words, and so much of what differs."""
 
 
 async def page(request: Request, api: Api) -> Shown:
@@ -130,7 +130,9 @@ def _row(point: Json, *phases: Json) -> dict[str, Any]:
 
 def _break(cut: Json, points: Sequence[Json]) -> dict[str, Any]:
     point = next(point for point in points if point["index"] == cut["index"])
-    return {**cut, "at": text.clock(point["at"]), "code": point["short"]}
+    said, more = cut["fields"][:FIELDS], cut["fields"][FIELDS:]
+    told = [*said, f"and {len(more)} more"] if more else said
+    return {**cut, "fields": told, "at": text.clock(point["at"]), "code": point["short"]}
 
 
 def _change(change: Json, history: Json) -> dict[str, Any]:
