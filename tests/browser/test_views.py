@@ -169,7 +169,7 @@ async def test_many_breaks_are_counted_and_the_last_are_told_of(api: FakeApi, pa
     page = await body(pages, "/history?scenario=stop-one")
     assert page.count("other scenario (faults.kill: removed; faults.stop: added)") == 3
     point = fake_history.history("stop-one", "recovery")["points"][23]
-    assert f"From {text.clock(point['at'])} (<code>{point['short']}</code>) on: other scenario" in page
+    assert f"From the session of {text.clock(point['at'])} (<code>{point['short']}</code>) on: other scenario" in page
     api.breaks = [{"index": 4, "kind": "machine", "fields": [f"f{number}: 1 -> 2" for number in range(9)]}]
     assert "f5: 1 -> 2; and 3 more)" in await body(pages, "/history?scenario=stop-one")
     assert "8 times before that" in page and page.count('"text":"other scenario"') == 4
