@@ -188,7 +188,7 @@ def newest_points(
     code. `fault`: only where the scenario had it; `commits`: only of these, without changes that a working tree had
     added; `places`: from when each code was first measured.
     """
-    wanted = [true()]
+    wanted: list[ColumnElement[bool]] = [true()]
     if fault:
         wanted.append(_with_fault(session, scenario, fault))
     if fingerprint is not None:
