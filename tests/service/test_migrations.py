@@ -10,7 +10,7 @@ from typing import Any
 import alembic.command
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import (
+from sqlalchemy import create_engine, (
     JSON,
     Boolean,
     Column,
@@ -52,12 +52,9 @@ def database(tmp_path: Path, request: pytest.FixtureRequest, database_kind: str)
 
 def revisions() -> list[str]:
     """All, oldest first."""
-    database = Database("sqlite://")
-    with database.engine.connect() as connection:
+    with create_engine("sqlite://").connect() as connection:
         script = ScriptDirectory.from_config(migration_config(connection))
-        names = [revision.revision for revision in script.walk_revisions()]
-    database.close()
-    return names[::-1]
+        return [revision.revision for revision in script.walk_revisions()][::-1]
 
 
 def test_tables_and_models_agree(database: Database) -> None:
