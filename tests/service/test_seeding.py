@@ -108,7 +108,7 @@ async def test_it_reads_like_real_trials_and_says_that_it_is_none(tmp_path: Path
 
 
 def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once with directories and no rows, once with rows whose events are read in part; and once more for nothing."""
+    """Once with directories and no rows, and once with rows whose events were read in part."""
     database = Database(f"sqlite:///{tmp_path / 'phoenix.db'}")
     database.migrate()
 
@@ -130,17 +130,16 @@ def test_what_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     with database.read() as session:
         assert session.scalars(select(Run)).first() is None and any((tmp_path / "trials").iterdir())
     interrupted(TrialReader, "read", 5)
-    for _ in range(2):
-        seeded = seed(tmp_path, database, last=LAST, count=1)
-        assert (seeded.nights, seeded.trials) == (1, 24)
-        with database.read() as session:
-            rows = Counter(session.scalars(select(EventRow.trial_id)))
-            assert len(session.scalars(select(Run)).all()) == 1
-        lines = {
-            place.name: sum(len(file.read_text().splitlines()) for file in place.glob("run/events/*.jsonl"))
-            for place in (tmp_path / "trials").iterdir()
-        }
-        assert rows == lines
+    seeded = seed(tmp_path, database, last=LAST, count=1)
+    assert (seeded.nights, seeded.trials) == (1, 24)
+    with database.read() as session:
+        rows = Counter(session.scalars(select(EventRow.trial_id)))
+        assert len(session.scalars(select(Run)).all()) == 1
+    lines = {
+        place.name: sum(len(file.read_text().splitlines()) for file in place.glob("run/events/*.jsonl"))
+        for place in (tmp_path / "trials").iterdir()
+    }
+    assert rows == lines
     with pytest.raises(SeedingError, match="of other nights"):
         seed(tmp_path, database, last=LAST + timedelta(days=1), count=1)
     database.close()
