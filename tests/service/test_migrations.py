@@ -10,7 +10,7 @@ from typing import Any
 import alembic.command
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, (
+from sqlalchemy import (
     JSON,
     Boolean,
     Column,
@@ -20,6 +20,7 @@ from sqlalchemy import create_engine, (
     Integer,
     MetaData,
     Table,
+    create_engine,
     inspect,
     select,
     text,
