@@ -170,7 +170,9 @@ def test_what_no_file_can_have_is_refused(database: Database, tmp_path: Path, th
         taken(database, [tmp_path / "x.tar"], there)
 
 
-@pytest.mark.parametrize("text", ['{"checks": {"fired": "x"}, "recoveries": [], "error": null}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ['{"verdict": "PASS", "checks": {"fired": "x"}, "recoveries": [], "error": null}', "[" * 100_000]
+)
 def test_results_that_are_none(database: Database, tmp_path: Path, there: Path, text: str) -> None:
     directory = a_trial(tmp_path / "a", RUN)
     (directory / "result.json").write_text(text)
