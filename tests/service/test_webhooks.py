@@ -136,7 +136,7 @@ def dripping(ends: Callable[[], bool]) -> Iterator[str]:
 
 async def test_a_receiver_that_drips_holds_up_no_other(api: Harness) -> None:
     """It answers only once the other one has all of its messages."""
-    with receiver(200, 200) as other, dripping(lambda: len(other.got) == 2) as slow, postman(api) as man:
+    with receiver(200, 200) as other, dripping(lambda: len(other.got) == 2) as slow, postman(api, answer_s=60) as man:
         hooks = [(await hook(api, url))[0] for url in (slow, other.url)]
         for webhook in (hooks[0], *hooks, hooks[1]):
             await api.post(f"/webhooks/{webhook}/test", {})
