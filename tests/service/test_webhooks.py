@@ -124,6 +124,9 @@ def dripping(ends: Callable[[], bool]) -> Iterator[str]:
                     while not ends() and not over.wait(0.01):
                         other.sendall(b"a")
                     other.sendall(b"\r\nConnection: close\r\n\r\n")
+                    other.shutdown(socket.SHUT_WR)
+                    while other.recv(65536):  # closed with a request unread, the connection would be reset
+                        pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer, args=(listener,))
