@@ -53,7 +53,7 @@ bench: $(BASE)  ## recovery time, failure-free overhead, the protocol at scale, 
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.goodput
 
-bench-peers: $(BASE)  ## PHOENIX beside torchrun, torchft and NVRx, into benchmarks/results/ (40 minutes; ARGS=--help)
+bench-peers: $(BASE)  ## PHOENIX beside torchrun, torchft and NVRx, into benchmarks/results/ (75 minutes; ARGS=--help)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 gpu: $(DEV)  ## tests and measurements that need a CUDA device (and a CUDA build of torch)

@@ -1,6 +1,6 @@
 """Recovery, overhead and cost of PHOENIX and of other runtimes, in one run on one machine.
 
-    python -m benchmarks.peers                                   all of it: about 40 minutes
+    python -m benchmarks.peers                                   all of it: about 75 minutes
     python -m benchmarks.peers --only phoenix nvrx-inprocess --metrics kill --trials 2
     python -m benchmarks.peers --list                            who is compared, and in which settings
     python -m benchmarks.peers --pages                           measure nothing; write the pages of what is known anew
