@@ -179,7 +179,8 @@ class RecoveryRecord:
 
 
 def recovery_record(outcome: FaultOutcome, checks: Mapping[str, Verdict] | None = None) -> RecoveryRecord:
-    """`checks` are the verdicts known so far; the others are UNKNOWN (a run that still goes on)."""
+    """`checks`: the verdicts of those that the trial was to run; None: it still goes on, and none is known yet."""
+    known = dict.fromkeys(CHECKS, Verdict.UNKNOWN) if checks is None else checks
     recovery, fault = outcome.recovery, outcome.fault
     lengths = recovery.phases_s if recovery else dict.fromkeys(Phase)
     blamed = _blamed(outcome)
@@ -199,7 +200,7 @@ def recovery_record(outcome: FaultOutcome, checks: Mapping[str, Verdict] | None 
         generation=recovery.generation if recovery else None,
         resume_step=recovery.resume_step if recovery else None,
         replacement=_replacement(outcome),
-        checks={name: (checks or {}).get(name, Verdict.UNKNOWN) for name in CHECKS},
+        checks={name: known[name] for name in CHECKS if name in known},
     )
 
 

@@ -38,7 +38,7 @@ def recovery_table(recoveries: Sequence[Json]) -> Table:
         table.add_row("new spare", *(new_spare(recovery) for recovery in recoveries))
     table.add_row("blamed", *(blamed(recovery) for recovery in recoveries))
     table.add_section()
-    for check in CHECKS:
+    for check in (name for name in CHECKS if any(name in recovery["checks"] for recovery in recoveries)):
         table.add_row(check, *(verdict_text(recovery["checks"].get(check, "UNKNOWN")) for recovery in recoveries))
     return table
 
