@@ -26,11 +26,16 @@ _reduced: WeakKeyDictionary[DistributedDataParallel, Any] = WeakKeyDictionary()
 def _parameters(module: DistributedDataParallel) -> Any:
     """Those that the module reduces, and which have sparse gradients: what needed gradients when it was wrapped.
 
-    Some may have been frozen since, which the reducer of the undisturbed run does not notice. So this is asked for the
-    first time before that, in or before the first step.
+    Some may have been frozen or thawed since, which the reducer of the undisturbed run does not notice.
     """
     if module not in _reduced:
-        _reduced[module] = module._build_params_for_reducer()
+        reducer: Any = module.reducer
+        inside = [parameter for bucket in reducer._get_zeros_like_grad_buckets() for parameter in bucket.parameters()]
+        with _thawed(inside):
+            found = zip(*module._build_params_for_reducer(), strict=True)
+            known = {id(parameter) for parameter in inside}
+            parameters, sparse = zip(*((p, is_sparse) for p, is_sparse in found if id(p) in known), strict=True)
+        _reduced[module] = list(parameters), list(sparse)
     return _reduced[module]
 
 

@@ -209,6 +209,8 @@ class Protected:
             value.load_state_dict(state["objects"][name])
         buffers = {key: b for name, module in self.modules().items() for key, b in self._module_buffers(name, module)}
         fill([buffers[key] for key in state["buffers"]], b"".join(state["buffers"].values()))
+        for key in buffers.keys() & self._buffers_at_start.keys() - state["buffers"].keys():
+            buffers[key].copy_(self._buffers_at_start[key])  # what is left out is as it was at the start
         rng.restore(state["random"])  # last: loading the rest may have drawn numbers
         recorded: dict[str, Any] = state["recorded"]
         return recorded
@@ -317,8 +319,12 @@ class Protected:
     def _new_state(self, key: Key, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         name, _, place, entry = key
         parameter = dict(_numbered(self.optimizers()[name]))[place]
-        same = shape == tuple(fsdp.local(parameter).shape)
-        tensor = torch.empty(shape, dtype=dtype, device=_device_of_state(self.optimizers()[name], place, same))
+        local = fsdp.local(parameter)
+        same = shape == tuple(local.shape)
+        device = _device_of_state(self.optimizers()[name], place, same)
+        # In the parameter's order in memory, as optimizers make it: what comes is the twin's memory as it lies there.
+        tensor = torch.empty_like(local if same else torch.empty(shape), dtype=dtype, device=device)
+        tensor.requires_grad_(False)
         self.optimizers()[name].state[parameter][entry] = fsdp.like(parameter, tensor) if same else tensor
         return tensor
 
@@ -358,7 +364,11 @@ def _plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def _load_plain_state(optimizer: torch.optim.Optimizer, plain: Mapping[str, Any]) -> None:
     for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
-        group.update(saved)
+        for name, value in saved.items():
+            if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
+                group[name].copy_(value)  # a learning rate that the script or a graph has a hold of
+            else:
+                group[name] = value
     for place, parameter in _numbered(optimizer):
         if place in plain["entries"]:
             optimizer.state[parameter].update(plain["entries"][place])

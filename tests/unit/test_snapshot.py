@@ -266,3 +266,44 @@ def test_what_was_frozen_is_frozen_again() -> None:
 
 def test_tensors_without_content_are_filled_with_nothing() -> None:
     fill([torch.empty(0), torch.zeros(1, dtype=torch.uint8), torch.empty(0, 3)], b"\1")
+
+
+def test_a_large_buffer_that_a_broken_step_changed_first_is_as_at_the_start_again() -> None:
+    model = torch.nn.Module()
+    model.register_buffer("large", torch.zeros(20_000))
+    protected = Protected()
+    protected.add({"model": model})
+    small = protected.capture_small({})
+    model.get_buffer("large").add_(1)
+    protected.load_small(small)
+    assert not model.get_buffer("large").any()
+
+
+def test_a_state_that_a_twin_gives_lies_in_memory_as_its_parameter() -> None:
+    def made(steps: int) -> tuple[Protected, torch.nn.Module]:
+        torch.manual_seed(0)
+        model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = torch.optim.AdamW(model.parameters())
+        protected = Protected()
+        protected.add({"model": model, "optimizer": optimizer})
+        for _ in range(steps):
+            model(torch.ones(1, 3, 5, 5)).square().sum().backward()
+            optimizer.step()
+        return protected, model
+
+    (giver, given), (taker, taken) = made(2), made(0)
+    transfer(giver, taker)
+    mine, theirs = dict(taker.tensors()), dict(giver.tensors())
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in theirs)
+    assert given is not taken
+
+
+def test_a_learning_rate_that_is_a_tensor_stays_the_same_tensor() -> None:
+    rate = torch.tensor(0.1)
+    model = torch.nn.Linear(2, 1)
+    protected = Protected()
+    protected.add({"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=rate)})
+    start = protected.capture_start()
+    rate.fill_(0.5)
+    protected.load_start(start)
+    assert rate == torch.tensor(0.1) and protected.optimizers()["optimizer"].param_groups[0]["lr"] is rate
