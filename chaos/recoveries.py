@@ -179,7 +179,7 @@ class RecoveryRecord:
 
 
 def recovery_record(outcome: FaultOutcome, checks: Mapping[str, Verdict] | None = None) -> RecoveryRecord:
-    """`checks`: the verdicts of those that the trial was to run; None: it still goes on, and none is known yet."""
+    """`checks`: verdicts of the trial and of this fault by itself; None: the run goes on, and none is known yet."""
     known = dict.fromkeys(CHECKS, Verdict.UNKNOWN) if checks is None else checks
     recovery, fault = outcome.recovery, outcome.fault
     lengths = recovery.phases_s if recovery else dict.fromkeys(Phase)

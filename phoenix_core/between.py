@@ -7,7 +7,7 @@ average of the weights for instance, are worth a copy; they are known from the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -19,6 +19,11 @@ from phoenix_core.snapshot import Protected
 def versions(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
     """How often each was changed in place, which torch counts for autograd."""
     return [0 if parameter.is_inference() else parameter._version for parameter in parameters]
+
+
+def changed_since(before: Sequence[int], parameters: Sequence[torch.nn.Parameter]) -> set[int]:
+    """The numbers of those that were changed in place since `versions` told `before`."""
+    return {i for i, (old, new) in enumerate(zip(before, versions(parameters), strict=True)) if old != new}
 
 
 class BetweenSteps:
@@ -63,15 +68,7 @@ class BetweenSteps:
         self._copies, self._versions, self._begins_with = {}, None, None
 
     def _since_left(self) -> set[int]:
-        if self._versions is None:
-            return set()
-        return {
-            i
-            for i, (old, new) in enumerate(
-                zip(self._versions, versions(self._protected.listed_parameters()), strict=True)
-            )
-            if old != new
-        }
+        return set() if self._versions is None else changed_since(self._versions, self._protected.listed_parameters())
 
     def _tensor(self, index: int) -> torch.Tensor:
         return fsdp.local(self._protected.listed_parameters()[index]).detach()

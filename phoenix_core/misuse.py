@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from phoenix_core.advice import COPIES, EARLY_CHANGE, say_once
-from phoenix_core.between import versions
+from phoenix_core.between import changed_since, versions
 from phoenix_core.errors import UsageError
 from phoenix_core.snapshot import Protected
 
@@ -70,5 +70,4 @@ class Misuse:
     def _changed(self) -> list[torch.nn.Parameter]:
         """The parameters that were changed in place since the step began."""
         parameters = self._protected.listed_parameters()
-        now = zip(parameters, self._versions, versions(parameters), strict=True)
-        return [parameter for parameter, before, after in now if before != after]
+        return [parameters[i] for i in changed_since(self._versions, parameters)]

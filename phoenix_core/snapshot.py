@@ -159,7 +159,7 @@ class Protected:
         if world_size > 1 and any(hooks):
             raise UsageError(
                 f"protect(): a communication hook has a {max(hooks)} that is not protected: a replacement would send "
-                "other gradients than the rank before it; take a hook without state, such as bf16_compress_hook"
+                "other gradients than the rank before it; take a hook without state, such as fp16_compress_hook"
             )
         known = {id(parameter) for parameter in self.parameters()}
         for name, optimizer in self.optimizers().items():
@@ -324,7 +324,6 @@ class Protected:
         device = _device_of_state(self.optimizers()[name], place, same)
         # In the parameter's order in memory, as optimizers make it: what comes is the twin's memory as it lies there.
         tensor = torch.empty_like(local if same else torch.empty(shape), dtype=dtype, device=device)
-        tensor.requires_grad_(False)
         self.optimizers()[name].state[parameter][entry] = fsdp.like(parameter, tensor) if same else tensor
         return tensor
 

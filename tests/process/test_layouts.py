@@ -30,7 +30,7 @@ QUICK = {
     ("fsdp", "backward"),
     ("pipeline", "backward"),
 }
-LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "habits", "compiled", *OWN_STATE)
+LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "habits", "compiled", "outside", *OWN_STATE)
 
 
 def cells() -> list[ParameterSet]:

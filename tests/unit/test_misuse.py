@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from phoenix_core import advice
 from phoenix_core.errors import UsageError
@@ -105,6 +108,17 @@ def test_parameters_that_change_before_the_optimizer_are_told_of(said: list[str]
     assert said == []
     script.misuse.at_optimizer(whole=False)
     assert said == [advice.EARLY_CHANGE]
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_communication_hook_that_remembers_is_refused() -> None:
+    for state, hook in ((None, fp16_compress_hook), (PowerSGDState(None), powerSGD_hook)):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        model.register_comm_hook(state, hook)
+        protected = Protected()
+        protected.add({"model": model})
+        with pytest.raises(UsageError, match="has a PowerSGDState that") if state else nullcontext():
+            protected.check(2)
 
 
 @pytest.mark.usefixtures("_alone")

@@ -163,15 +163,18 @@ class Warmup(torch.optim.lr_scheduler.LRScheduler):
 
 def habits(_: phoenix.Session) -> Job:
     """What scripts do besides: a fused optimizer under a scaler that overflows, gradients that stay until the next
-    step, averages of the weights inside and outside of the block, frozen parameters, a scheduler in a scheduler."""
+    step, averages of the weights inside and outside of the block, frozen and thawed parameters, nested schedulers."""
     inner = blocks(2)
     inner.register_buffer("nothing", torch.empty(0))
     model = DistributedDataParallel(inner, find_unused_parameters=True)
+    thawed = inner[1].requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     scheduler, scaler = Warmup(optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)), NativeScaler()
     inside, outside = (torch.optim.swa_utils.AveragedModel(inner).requires_grad_(False) for _ in range(2))
 
     def step(current: phoenix.Step) -> None:
+        if current.index == 4:
+            thawed.requires_grad_(True)
         if current.index == 5:
             inner[0].requires_grad_(False)
         optimizer.zero_grad()
@@ -192,6 +195,14 @@ def compiled(_: phoenix.Session) -> Job:
     model = DistributedDataParallel(blocks(2))
     job = simple(model, adam(model))
     model.module.compile(backend="aot_eager")
+    return job
+
+
+def outside(_: phoenix.Session) -> Job:
+    """Compiled around DDP, collectives included."""
+    model = DistributedDataParallel(blocks(2))
+    job = simple(model, adam(model))
+    model.compile(backend="aot_eager")
     return job
 
 
@@ -300,6 +311,7 @@ LAYOUTS: dict[str, Callable[[phoenix.Session], Job]] = {
         recompute,
         habits,
         compiled,
+        outside,
         fsdp,
         bf16,
         hsdp,
