@@ -43,6 +43,7 @@ class BetweenSteps:
 
     def left(self) -> None:
         """A step has ended; from here on it is the loop's code that runs."""
+        self._protected.gradients.left()
         self._versions = versions(self._protected.listed_parameters())
 
     def broke(self, start: bytes, small: bytes) -> None:
@@ -56,13 +57,16 @@ class BetweenSteps:
         changed = self._since_left()
         if self._begins_with is None:
             self._changed |= changed
-            return
+        else:
+            self._undo(changed, *self._begins_with)
+        self._protected.gradients.arrive()
+
+    def _undo(self, changed: set[int], start: bytes, small: bytes) -> None:
         if changed - self._copies.keys():
             say_once(CHANGED_OUTSIDE)
         with torch.no_grad():
             for i, copy in self._copies.items():
                 self._tensor(i).copy_(copy)
-        start, small = self._begins_with
         self._protected.load_start(start)
         self._protected.load_small(small)
         self._copies, self._versions, self._begins_with = {}, None, None

@@ -14,20 +14,25 @@ from typing import Any
 from phoenix_core.kept import Payload
 from phoenix_core.packing import pack
 
-Changed = Mapping[tuple[str, ...], tuple[bytes, bytes]]
-"""By item: what it was when the gradients were ready, and what it became."""
+Item = tuple[str, ...]
+Changed = Mapping[Item, tuple[bytes | None, bytes | None]]
+"""By item: what it was when the gradients were ready, and what it became; None where it was not or is not there."""
 
 
-def _items(small: Mapping[str, Any]) -> dict[tuple[str, ...], bytes]:
+def _items(small: Mapping[str, Any]) -> dict[Item, bytes]:
     """The parts of a small state that are compared one by one, as bytes."""
-    found = {(kind, name): pack(value) for kind in ("random", "objects") for name, value in small[kind].items()}
-    return {**found, **{("buffers", *key): content for key, content in small["buffers"].items()}}
+    found = {}
+    for kind in ("random", "objects", "buffers", "extra"):
+        for name, value in small[kind].items():
+            found[kind, *(name if isinstance(name, tuple) else (name,))] = pack(value)
+    return found
 
 
 def changed(ready: Payload, now: Payload) -> Changed:
     """The items of a small state that are others now."""
     before, after = _items(pickle.loads(ready)), _items(pickle.loads(now))
-    return {item: (was, after[item]) for item, was in before.items() if after.get(item, was) != was}
+    both = {item: (before.get(item), after.get(item)) for item in {**before, **after}}
+    return {item: (was, became) for item, (was, became) in both.items() if was != became}
 
 
 def drew(ready: Payload, now: Payload) -> bool:
@@ -38,12 +43,14 @@ def drew(ready: Payload, now: Payload) -> bool:
 def taken_over(small: Payload, theirs: Changed) -> bytes:
     """`small` as it would have become, by what a twin has changed of the same."""
     state = pickle.loads(small)
-    for item, content in _items(state).items():
-        was, became = theirs.get(item, (content, content))
-        if was == content:
-            kind, *name = item
-            if kind == "buffers":
-                state[kind][tuple(name)] = became
-            else:
-                state[kind][name[0]] = pickle.loads(became)
+    mine = _items(state)
+    for item, (was, became) in theirs.items():
+        if mine.get(item) != was:
+            continue
+        kind, *path = item
+        name = tuple(path) if kind in ("buffers", "extra") else path[0]
+        if became is None:
+            state[kind].pop(name, None)
+        else:
+            state[kind][name] = pickle.loads(became)
     return pack(state)

@@ -17,21 +17,27 @@ class Misuse:
         self._protected = protected
         self._versions: list[int] = []
         self._groups = 0
+        self._names: list[str] = []
         self._left_by: int | None = None
 
     def at_loop(self, world_size: int) -> None:
         """Name what makes every rank of a DDP job send its whole state, and need not."""
-        self._groups = self._number_of_groups()
+        self._groups, self._names = self._number_of_groups(), self._parameter_names()
         if copies := self._protected.needless_copies(world_size):
             say_once(COPIES.format(", ".join(f"protect({name}=...)" for name in copies)))
 
     def at_step(self) -> None:
-        """A step begins. Raises UsageError where an optimizer has been given more parameters."""
+        """A step begins. Raises UsageError where an optimizer or a module has been given other parameters."""
         self._versions = versions(self._protected.listed_parameters())
         if self._number_of_groups() != self._groups:
             raise UsageError(
                 "an optimizer has been given more parameter groups: a replacement could not know them. Make all groups "
                 "before the loop over steps(), with lr=0 for those that are trained later"
+            )
+        if others := set(self._parameter_names()) ^ set(self._names):
+            raise UsageError(
+                f"the model's parameters are not those that it had before the loop: {min(others)} came or went. A "
+                "replacement could not know: add, remove, prune or reparametrise before the loop over steps()"
             )
 
     def at_backward(self) -> None:
@@ -66,6 +72,10 @@ class Misuse:
 
     def _number_of_groups(self) -> int:
         return sum(len(optimizer.param_groups) for optimizer in self._protected.optimizers().values())
+
+    def _parameter_names(self) -> list[str]:
+        modules = self._protected.modules().items()
+        return [f"{name}.{path}" for name, module in modules for path, _ in module.named_parameters()]
 
     def _changed(self) -> list[torch.nn.Parameter]:
         """The parameters that were changed in place since the step began."""

@@ -45,10 +45,14 @@ def content_of(tensor: torch.Tensor) -> memoryview:
 
 
 def contents_of(tensors: Iterable[torch.Tensor]) -> bytes:
-    """The contents of all of them in a row; what lies on a device comes in one transfer, since each waits for it."""
+    """The contents of all of them in a row; what lies on a device comes in one transfer, since each waits for it.
+
+    Of a copy: torch lets nobody resize a tensor any more whose memory somebody else has seen.
+    """
     parts = [tensor for tensor in tensors if tensor.numel()]
-    if any(_on_host(part) for part in parts) or not parts:
-        return b"".join(content_of(part) for part in parts)
+    alike = len({part.device for part in parts}) == 1
+    if not alike:
+        return b"".join(contents_of([part]) for part in parts)
     return bytes(content_of(torch.cat([flat_bytes(part) for part in parts])))
 
 

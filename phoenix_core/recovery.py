@@ -182,6 +182,7 @@ class Rank:
     def _enter_backward(self, _gradient: torch.Tensor) -> None:
         if self._phase == "forward":
             self._misuse.at_backward()
+            self.protected.gradients.at_backward()
             self._enter_phase("backward")
 
     def _before_collective(self, name: str, size: int) -> None:
@@ -388,7 +389,6 @@ class Rank:
         else:
             self._tell("checkpointed", boundary=written.boundary)
 
-    # ---------------------------------------------------------------- helpers
     def _wait(self, ready: Callable[[], Any], generation: int) -> Any:
         return self.inbox.wait(ready, generation=generation)
 

@@ -19,10 +19,11 @@ from typing import Any, Final
 import torch
 
 from phoenix_core import checkpoint
+from phoenix_core.buffers import Key
 from phoenix_core.ddp import Buckets, Layout
 from phoenix_core.errors import CheckpointDamaged, SnapshotUnavailable
 from phoenix_core.settings import CheckpointSettings
-from phoenix_core.snapshot import Key, Protected
+from phoenix_core.snapshot import Protected
 
 HEAD: Final = "head"
 
@@ -74,7 +75,8 @@ class Saver:
         listed = list(self._protected.tensors())
         state: dict[str, Any] = {}
         if whole or rank == 0:
-            state = {name_of(key): tensor.detach().to("cpu", copy=True) for key, tensor in listed}
+            written = [*listed, *self._protected.buffers()]  # buffers for whoever reads it without this runtime
+            state = {name_of(key): tensor.detach().to("cpu", copy=True) for key, tensor in written}
         head = {
             "small": self._protected.capture_small({}),
             "start": self._protected.capture_start(),
@@ -97,12 +99,13 @@ class Saver:
             checkpoint.verify(root, part)
         head, described = (pickle.loads(_read(root, part, {HEAD: b""})[HEAD]) for part in (own, shared))
         try:
-            self._protected.targets_for(described["tensors"])
+            targets = self._protected.targets_for(described["tensors"])
+            self._protected.check_small(head["small"])
         except SnapshotUnavailable as error:
             where = checkpoint.step_directory(root, boundary)
             raise CheckpointDamaged(f"{where} is of another model or optimizer: {error}") from None
-        tensors = dict(self._protected.tensors())
-        _read(root, shared, {name_of(key): tensors[key] for key, _, _ in described["tensors"]})
+        names = [name_of(key) for key, _, _ in described["tensors"]]
+        _read(root, shared, dict(zip(names, targets, strict=True)))
         self._last = boundary
         return head["layouts"], head["start"], head["small"]
 

@@ -79,7 +79,7 @@ class ShardGate(Gate):
     def snapshot(self, boundary: int, recorded: Mapping[str, Any]) -> None:
         """Begin to copy the live state, which is that of `boundary`, and to send it to the holder."""
         self._wait_copied()
-        listed = wholestate.in_order(list(self._protected.tensors()))
+        listed = list(self._protected.tensors())
         head = wholestate.Head(
             small=self._protected.capture_small(recorded),
             start=self._protected.capture_start(),
@@ -178,10 +178,10 @@ class ShardGate(Gate):
         Raises SnapshotUnavailable where there are none, or none with the sum `sum_`. Called by threads of the server.
         """
         state = wholestate.parse(self.own.get(self._rank, boundary))
-        if checksum(state.shared) != sum_:
+        if checksum(state.data) != sum_:
             self.own.forget(self._rank, boundary)
             raise SnapshotUnavailable(f"the tensors of rank {self._rank} at step {boundary} are not those of its twin")
-        return pickle.dumps(state.head.shared), state.shared
+        return pickle.dumps(state.head.tensors), state.data
 
     # ---------------------------------------------------------------- the copy
 

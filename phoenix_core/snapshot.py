@@ -11,23 +11,20 @@ import hashlib
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from phoenix_core import carried, ddp, fsdp, pipeline, rng
+from phoenix_core import carried, ddp, fsdp, optimizers, pipeline, rng
+from phoenix_core.buffers import Buffers, Key
 from phoenix_core.errors import SnapshotUnavailable, UsageError
+from phoenix_core.gradients import Gradients, form_of
 from phoenix_core.late import Changed
-from phoenix_core.packing import content_of, contents_by_name, fill, flat_bytes, pack, rooms
+from phoenix_core.packing import content_of, flat_bytes, pack, rooms
 from phoenix_core.pipeline import ScheduleState
 from phoenix_core.twins import twins_of
-
-ALWAYS_SENT_BYTES: Final = 64 * 1024
-"""Buffers up to this size go into the small state unseen; larger ones only once they differ from the start."""
-
-Key = tuple[str, ...]
 
 
 def _is_replicated(value: object) -> bool:
@@ -46,9 +43,12 @@ class Protected:
     """The objects that a script has handed over, by the names it gave them."""
 
     objects: dict[str, Any] = field(default_factory=dict)
-    _buffers_at_start: dict[Key, torch.Tensor] = field(default_factory=dict)
+    _buffers: Buffers = field(default_factory=Buffers)
     _listed: list[torch.nn.Parameter] = field(default_factory=list)
     _scalers: list[torch.amp.GradScaler] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gradients = Gradients(self.listed_parameters)
 
     def add(self, objects: Mapping[str, Any]) -> None:
         """Raises UsageError for an object that can be neither saved nor restored."""
@@ -63,8 +63,8 @@ class Protected:
                 raise UsageError(f"protect({name}=...): the name is taken")
             self.objects[name] = value
             if isinstance(value, torch.nn.Module):
-                for key, buffer in self._module_buffers(name, value):
-                    self._buffers_at_start[key] = buffer.detach().clone()
+                self._buffers.add(name, value)
+        self._listed = []
 
     # ---------------------------------------------------------------- views
 
@@ -93,7 +93,9 @@ class Protected:
     def needless_copies(self, world_size: int) -> list[str]:
         """Modules that no optimizer trains, if ranks have state of their own (see above) for these alone."""
         alone = self._alone(world_size)
-        trained = {id(parameter) for optimizer in self.optimizers().values() for _, parameter in _numbered(optimizer)}
+        trained = {
+            id(parameter) for optimizer in self.optimizers().values() for _, parameter in optimizers.numbered(optimizer)
+        }
         if self.sharded or alone & trained or any(_is_zero(value) for value in self.objects.values()):
             return []
         of = {name: {id(parameter) for parameter in module.parameters()} for name, module in self.modules().items()}
@@ -117,14 +119,8 @@ class Protected:
         )
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """By name; a ZeroRedundancyOptimizer besides itself as the optimizer of this rank's part."""
-        found = {}
-        for name, value in self.objects.items():
-            if isinstance(value, torch.optim.Optimizer):
-                found[name] = value
-            if _is_zero(value):
-                found[f"{name}.part"] = value.optim
-        return found
+        """By name, with those that they hold: of this rank's part, of the fast weights."""
+        return dict(found for name, value in self.objects.items() for found in optimizers.found_in(name, value))
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         for module in self.modules().values():
@@ -138,7 +134,7 @@ class Protected:
     def check(self, world_size: int) -> None:
         """Raises UsageError for what cannot be restored, before the first step rather than at the first failure."""
         self._scalers = carried.scalers()
-        for key, tensor in self.tensors():
+        for key, tensor in (*self.tensors(), *self.buffers()):
             try:
                 flat_bytes(tensor)
                 if tensor.device.type not in ("cpu", "cuda"):
@@ -163,7 +159,7 @@ class Protected:
             )
         known = {id(parameter) for parameter in self.parameters()}
         for name, optimizer in self.optimizers().items():
-            if any(id(parameter) not in known for _, parameter in _numbered(optimizer)):
+            if any(id(parameter) not in known for _, parameter in optimizers.numbered(optimizer)):
                 raise UsageError(f"protect({name}=...): it changes parameters of a module that is not protected")
         if world_size > 1 and not self.ddp_modules() and not self.sharded and not schedules:
             raise UsageError(
@@ -179,27 +175,21 @@ class Protected:
         tensors = torch.nn.Module | torch.optim.Optimizer
         return {n: v for n, v in self.objects.items() if _is_replicated(v) and not isinstance(v, tensors)}
 
-    @staticmethod
-    def _module_buffers(name: str, module: torch.nn.Module) -> Iterator[tuple[Key, torch.Tensor]]:
-        for path, buffer in module.named_buffers():
-            yield (name, path), buffer
-
     # ---------------------------------------------------------------- small state
 
     def capture_small(self, recorded: Mapping[str, Any]) -> bytes:
         """This rank's own small state, pickled; with what the script has recorded of the step so far."""
         state: dict[str, Any] = {"random": rng.capture(), "recorded": dict(recorded)}
         state["objects"] = {name: value.state_dict() for name, value in self._own().items()}
-        # As bytes: pickling a tensor costs 50 us each, and a ResNet has 150 buffers.
-        state["buffers"] = contents_by_name(dict(self._changed_buffers()))
+        state["buffers"], state["extra"] = self._buffers.capture(), self._buffers.extra()
         return pack(state)
 
-    def _changed_buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:
-        for name, module in self.modules().items():
-            for key, buffer in self._module_buffers(name, module):
-                start = self._buffers_at_start.get(key)  # None: registered after protect()
-                if start is None or buffer.nbytes <= ALWAYS_SENT_BYTES or not torch.equal(buffer, start):
-                    yield key, buffer
+    def check_small(self, payload: bytes) -> None:
+        """Raises SnapshotUnavailable for a small state, read from somewhere, that is of other objects than these."""
+        state = pickle.loads(payload)
+        if others := state["objects"].keys() ^ self._own().keys():
+            raise SnapshotUnavailable(f"only one of both has the protected object {min(others)!r}")
+        self._buffers.check(state["buffers"], state["extra"])
 
     @torch.no_grad()
     def load_small(self, payload: bytes) -> dict[str, Any]:
@@ -207,10 +197,8 @@ class Protected:
         state = pickle.loads(payload)
         for name, value in self._own().items():
             value.load_state_dict(state["objects"][name])
-        buffers = {key: b for name, module in self.modules().items() for key, b in self._module_buffers(name, module)}
-        fill([buffers[key] for key in state["buffers"]], b"".join(state["buffers"].values()))
-        for key in buffers.keys() & self._buffers_at_start.keys() - state["buffers"].keys():
-            buffers[key].copy_(self._buffers_at_start[key])  # what is left out is as it was at the start
+        self._buffers.load(state["buffers"])
+        self._buffers.load_extra(state["extra"])
         rng.restore(state["random"])  # last: loading the rest may have drawn numbers
         recorded: dict[str, Any] = state["recorded"]
         return recorded
@@ -218,17 +206,18 @@ class Protected:
     # ---------------------------------------------------------------- replicated state
 
     def tensors(self) -> Iterator[tuple[Key, torch.Tensor]]:
-        """Every tensor of the state, or this rank's part of it, in an order that is the same on every rank."""
+        """Every tensor of the replicated state, or this rank's part of it, in an order that all ranks share."""
         for name, module in self.modules().items():
             for path, parameter in module.named_parameters():
                 yield (name, "parameter", path), fsdp.local(parameter)
-            for path, buffer in module.named_buffers():
-                yield (name, "buffer", path), buffer
         for name, optimizer in self.optimizers().items():
-            for place, parameter in _numbered(optimizer):
-                for key, value in optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, torch.Tensor):
-                        yield (name, "state", place, str(key)), fsdp.local(value)
+            yield from optimizers.tensors(name, optimizer)
+        for number, kept in self.gradients.at_boundary().items():
+            yield ("", "gradient", str(number)), kept
+
+    def buffers(self) -> Iterator[tuple[Key, torch.Tensor]]:
+        """Those of all modules, which are this rank's own, and part of the small state."""
+        return (((name, "buffer", path), buffer) for (name, path), buffer in self._buffers.named())
 
     # ---------------------------------------------------------------- what is not a tensor
 
@@ -239,20 +228,20 @@ class Protected:
         """
         return pack(
             {
-                "plain": {name: _plain_state(optimizer) for name, optimizer in self.optimizers().items()},
+                "plain": {name: optimizers.plain_state(optimizer) for name, optimizer in self.optimizers().items()},
                 "carried": {name: carried.state_of(value) for name, value in self._carried().items()},
                 "training": [module.training for root in self.modules().values() for module in root.modules()],
-                "zeroed": [parameter.grad is not None for parameter in self.parameters()],
-                "trained": [parameter.requires_grad for parameter in self.parameters()],
+                "gradients": [form_of(parameter) for parameter in self.listed_parameters()],
+                "trained": [parameter.requires_grad for parameter in self.listed_parameters()],
                 "flags": [ddp.flags(module) for module in self.ddp_modules()],
             }
         )
 
     def load_start(self, payload: bytes) -> None:
-        """Put it back, and drop what the broken step left in the gradients."""
+        """Put it back, and in place of what a broken step left in the gradients those of the boundary."""
         start = pickle.loads(payload)
         for name, plain in start["plain"].items():
-            _load_plain_state(self.optimizers()[name], plain)
+            optimizers.load_plain_state(self.optimizers()[name], plain)
         for name, value in self._carried().items():
             carried.load_into(value, start["carried"][name])
         for scaler in self._scalers:
@@ -262,9 +251,9 @@ class Protected:
         modules = [module for root in self.modules().values() for module in root.modules()]
         for module, training in zip(modules, start["training"], strict=True):
             module.training = training
-        for parameter, trained, zeroed in zip(self.parameters(), start["trained"], start["zeroed"], strict=True):
+        for parameter, trained in zip(self.listed_parameters(), start["trained"], strict=True):
             parameter.requires_grad_(trained)
-            parameter.grad = torch.zeros_like(parameter) if zeroed else None
+        self.gradients.put_back(start["gradients"])
         for wrapped, flags in zip(self.ddp_modules(), start["flags"], strict=True):
             ddp.set_flags(wrapped, flags)
 
@@ -295,79 +284,41 @@ class Protected:
         return description, rooms(self.targets_for(description["tensors"]))
 
     def targets_for(self, listed: list[tuple[Key, torch.dtype, tuple[int, ...]]]) -> list[torch.Tensor]:
-        """Each of the tensors; optimizer state that is not there yet is made. Raises SnapshotUnavailable."""
+        """Each of the tensors; what is not there yet, and may come and go, is made. Raises SnapshotUnavailable."""
+        self.gradients.forget()
         own = dict(self.tensors())
-        self._forget_states(set(own) - {key for key, _, _ in listed})
+        for name, kind, *rest in own.keys() - {key for key, _, _ in listed}:
+            if kind == "state":
+                optimizers.forget(self.optimizers()[name], *rest)
         targets = []
         for key, dtype, shape in listed:
-            tensor = own.get(key)
-            if tensor is None and key[1] == "state":
-                tensor = self._new_state(key, dtype, shape)
-            if tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != shape:
-                found = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+            there = own.get(key)
+            tensor = self._made(key, dtype, shape) if _differs(there, dtype, shape) else there
+            if tensor is None or _differs(tensor, dtype, shape):
+                found = "nothing" if there is None else f"{there.dtype} {tuple(there.shape)}"
                 raise SnapshotUnavailable(f"{'.'.join(key)} comes as {dtype} {shape}, this rank has {found}")
             targets.append(tensor)
         return targets
 
-    def _forget_states(self, keys: set[Key]) -> None:
-        """Drop optimizer state that the twin does not have."""
-        for name, kind, *rest in keys:
-            if kind == "state":
-                parameter = dict(_numbered(self.optimizers()[name]))[rest[0]]
-                del self.optimizers()[name].state[parameter][rest[1]]
-
-    def _new_state(self, key: Key, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        name, _, place, entry = key
-        parameter = dict(_numbered(self.optimizers()[name]))[place]
-        local = fsdp.local(parameter)
-        same = shape == tuple(local.shape)
-        device = _device_of_state(self.optimizers()[name], place, same)
-        # In the parameter's order in memory, as optimizers make it: what comes is the twin's memory as it lies there.
-        tensor = torch.empty_like(local if same else torch.empty(shape), dtype=dtype, device=device)
-        self.optimizers()[name].state[parameter][entry] = fsdp.like(parameter, tensor) if same else tensor
-        return tensor
+    def _made(self, key: Key, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Room for a tensor that the twin has and this rank has not, or has in another form; None for a parameter."""
+        name, kind, *rest = key
+        if kind == "state":
+            place, entry = rest
+            return optimizers.new_tensor(self.optimizers()[name], place, entry, dtype, shape)
+        return self.gradients.room(int(rest[0]), dtype) if kind == "gradient" else None
 
     def digests(self) -> tuple[str, str]:
         """SHA-256 over parameters and optimizer state (equal on all ranks), and over buffers (a rank's own)."""
         replicated, own = hashlib.sha256(), hashlib.sha256()
-        for key, tensor in self.tensors():
-            total = own if key[1] == "buffer" else replicated
-            total.update("/".join(key).encode())
-            total.update(content_of(tensor.detach().contiguous()))
+        # Not kept gradients: not all ranks know at the same time which are kept.
+        shared = [(key, tensor) for key, tensor in self.tensors() if key[1] != "gradient"]
+        for total, tensors in ((replicated, shared), (own, self.buffers())):
+            for key, tensor in tensors:
+                total.update("/".join(key).encode())
+                total.update(content_of(tensor.detach().contiguous()))
         return replicated.hexdigest(), own.hexdigest()
 
 
-def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """The optimizer's parameters, named by group and place: names that all ranks share."""
-    for g, group in enumerate(optimizer.param_groups):
-        for i, parameter in enumerate(group["params"]):
-            yield f"{g}.{i}", parameter
-
-
-def _device_of_state(optimizer: torch.optim.Optimizer, place: str, like_parameter: bool) -> torch.device:
-    """Where the optimizer keeps an entry of its state: a counter on the CPU, unless its kernels read it."""
-    group, index = map(int, place.split("."))
-    settings = optimizer.param_groups[group]
-    with_parameter = like_parameter or settings.get("fused") or settings.get("capturable")
-    return fsdp.local(settings["params"][index]).device if with_parameter else torch.device("cpu")
-
-
-def _plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    entries = {
-        place: {k: v for k, v in optimizer.state.get(parameter, {}).items() if not isinstance(v, torch.Tensor)}
-        for place, parameter in _numbered(optimizer)
-    }
-    return {"groups": groups, "entries": {place: entry for place, entry in entries.items() if entry}}
-
-
-def _load_plain_state(optimizer: torch.optim.Optimizer, plain: Mapping[str, Any]) -> None:
-    for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
-        for name, value in saved.items():
-            if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                group[name].copy_(value)  # a learning rate that the script or a graph has a hold of
-            else:
-                group[name] = value
-    for place, parameter in _numbered(optimizer):
-        if place in plain["entries"]:
-            optimizer.state[parameter].update(plain["entries"][place])
+def _differs(tensor: torch.Tensor | None, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    return tensor is None or tensor.dtype != dtype or tuple(tensor.shape) != shape

@@ -1,7 +1,6 @@
-"""The form of a rank's snapshot: a head, then the bytes of its tensors in a row, buffers last.
+"""The form of a rank's snapshot: a head, in which the small state is, then the bytes of its tensors in a row.
 
-Without tensors it is the *bare* state of a rank whose tensors a twin has; with those of the twin it is complete again,
-but for buffers, which are a rank's own and lie in the small state.
+Without tensors it is the *bare* state of a rank whose tensors a twin has; with those of the twin it is complete again.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from math import prod
 import torch
 
 from phoenix_core import ddp
+from phoenix_core.buffers import Key
 from phoenix_core.kept import Payload, checksum
 from phoenix_core.packing import fill
-from phoenix_core.snapshot import Key, Protected
+from phoenix_core.snapshot import Protected
 
 Listed = tuple[Key, torch.dtype, tuple[int, ...]]
 """A tensor: its name, type and shape."""
@@ -40,11 +40,6 @@ class Head:
         return packed + b"\0" * (-len(packed) % ALIGNMENT)
 
     @property
-    def shared(self) -> list[Listed]:
-        """The tensors that a twin has as well: all but the buffers."""
-        return [tensor for tensor in self.tensors if tensor[0][1] != "buffer"]
-
-    @property
     def complete(self) -> bool:
         """Whether the tensors are this rank's own: not left out, and not a twin's."""
         return not self.shared_sum
@@ -54,16 +49,6 @@ class Head:
 class WholeState:
     head: Head
     data: memoryview
-
-    @property
-    def shared(self) -> memoryview:
-        """The bytes of the shared tensors."""
-        return self.data[: size_of(self.head.shared)]
-
-
-def in_order(tensors: Sequence[tuple[Key, torch.Tensor]]) -> list[tuple[Key, torch.Tensor]]:
-    """Buffers last."""
-    return sorted(tensors, key=lambda item: item[0][1] == "buffer")
 
 
 def parse(payload: Payload) -> WholeState:
@@ -83,7 +68,7 @@ def load(protected: Protected, payload: Payload) -> Head:
 def bare(payload: Payload) -> tuple[bytes, str]:
     """What of a snapshot travels to a twin: all but the tensors, of which a checksum; and that checksum."""
     state = parse(payload)
-    head, shared_sum = state.head, checksum(state.shared)
+    head, shared_sum = state.head, checksum(state.data)
     return Head(
         small=head.small, start=head.start, layouts=head.layouts, tensors=[], shared_sum=shared_sum
     ).packed(), shared_sum
