@@ -18,11 +18,12 @@ from tests.process.job import Finished, Strike, run
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 LAYOUT_SCRIPT = Path(__file__).parent / "scripts" / "layouts.py"
+KEEPING_SCRIPT = LAYOUT_SCRIPT.with_name("keeping.py")
 STRUCK_AT = 8
 STEPS = STRUCK_AT + 22
 
 INSTANTS = ("forward", "backward", "gradient_sync", "optimizer", "snapshot_copy", "replica_send", "between")
-OWN_STATE = ("fsdp", "bf16", "hsdp", "tensor", "zero", "pipeline", "gpipe", "interleaved")
+OWN_STATE = ("keeps_shards", "fsdp", "bf16", "hsdp", "tensor", "zero", "pipeline", "gpipe", "interleaved")
 """Layouts in which ranks keep whole snapshots: the others never enter the last two phases."""
 TWINS = {"hsdp": (2, 3, 0, 1), **dict.fromkeys(("pipeline", "gpipe", "interleaved"), (1, 0, 3, 2))}
 """Those of them in which each rank has a twin: only the rest of a snapshot travels, and the twin is the holder."""
@@ -30,7 +31,11 @@ QUICK = {
     ("fsdp", "backward"),
     ("pipeline", "backward"),
 }
-LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "habits", "compiled", "outside", *OWN_STATE)
+LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "habits", "keeps", "compiled", "outside", *OWN_STATE)
+
+
+def script_of(layout: str) -> Path:
+    return KEEPING_SCRIPT if layout.startswith("keeps") else LAYOUT_SCRIPT
 
 
 def cells() -> list[ParameterSet]:
@@ -48,7 +53,7 @@ def cells() -> list[ParameterSet]:
 @cache
 def twin(layout: str, directory: Path) -> Finished:
     flags = ("--nnodes", "4", "--spares", "0")
-    finished = run(directory / layout, "--layout", layout, "--steps", str(STEPS), flags=flags, script=LAYOUT_SCRIPT)
+    finished = run(directory / layout, "--layout", layout, "--steps", str(STEPS), flags=flags, script=script_of(layout))
     assert finished.code == 0, finished.stderr
     if layout in OWN_STATE:
         assert len(set(finished.digests.values())) > 1, "some rank has state of its own"
@@ -66,7 +71,7 @@ def test_the_run_goes_on_as_if_nothing_had_happened(
 ) -> None:
     undisturbed = twin(layout, twins)
     strike = Strike(rank, STRUCK_AT, instant, signal.SIGKILL, parked=True)
-    finished = run(run_dir, "--layout", layout, "--steps", str(STEPS), strikes=[strike], script=LAYOUT_SCRIPT)
+    finished = run(run_dir, "--layout", layout, "--steps", str(STEPS), strikes=[strike], script=script_of(layout))
     assert finished.code == 0, finished.stderr
     assert finished.losses == undisturbed.losses
     assert finished.digests == undisturbed.digests and finished.buffers == undisturbed.buffers
