@@ -29,14 +29,21 @@ def _parameters(module: DistributedDataParallel) -> Any:
     Some may have been frozen or thawed since, which the reducer of the undisturbed run does not notice.
     """
     if module not in _reduced:
-        reducer: Any = module.reducer
-        inside = [parameter for bucket in reducer._get_zeros_like_grad_buckets() for parameter in bucket.parameters()]
+        inside = _bucketed(module)
         with _thawed(inside):
             found = zip(*module._build_params_for_reducer(), strict=True)
             known = {id(parameter) for parameter in inside}
             parameters, sparse = zip(*((p, is_sparse) for p, is_sparse in found if id(p) in known), strict=True)
         _reduced[module] = list(parameters), list(sparse)
     return _reduced[module]
+
+
+def _bucketed(module: DistributedDataParallel) -> list[Any]:
+    reducer: Any = module.reducer
+    try:
+        return [parameter for bucket in reducer._get_zeros_like_grad_buckets() for parameter in bucket.parameters()]
+    except RuntimeError:  # a bucket of sparse gradients has nothing to show before its first reduction
+        return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 @contextmanager
