@@ -20,7 +20,8 @@ from typing import Final
 
 from phoenix_core.errors import CheckpointDamaged
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Another one whenever parts that were written before could not be read as they are meant."""
 CHUNK: Final = 1 << 20
 ASIDE: Final = "unusable-"
 """Before the name of a checkpoint that was set aside."""
@@ -77,8 +78,10 @@ def read_part(root: Path, boundary: int, rank: int) -> Part:
         part = Part(**{**data, "files": files})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointDamaged(f"{path}: {error}") from error
-    if part.format != FORMAT or (part.boundary, part.rank) != (boundary, rank):
-        raise CheckpointDamaged(f"{path}: it is of another format, step or rank")
+    if part.format != FORMAT:
+        raise CheckpointDamaged(f"{path}: format {part.format}, of another version; this one reads format {FORMAT}")
+    if (part.boundary, part.rank) != (boundary, rank):
+        raise CheckpointDamaged(f"{path}: it is of another step or rank")
     if not isinstance(part.world_size, int) or not isinstance(part.directory, str):
         raise CheckpointDamaged(f"{path}: world_size is not a number, or directory not a name")
     return part

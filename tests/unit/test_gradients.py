@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from phoenix_core.errors import UsageError
+from phoenix_core.gradients import nonzero
 from phoenix_core.snapshot import Protected
 
 
@@ -142,3 +143,10 @@ def test_sparse_gradients_come_back_empty_and_cannot_be_kept() -> None:
     protected.gradients.arrive()
     with pytest.raises(UsageError, match="sparse gradients"):
         protected.gradients.at_backward()
+
+
+@pytest.mark.parametrize("value", [1e-45, -1.0, float("nan"), 0.0, -0.0])
+def test_anything_but_zero_is_something(value: float) -> None:
+    dense = torch.zeros(3)
+    dense[1] = value
+    assert nonzero({4: dense, 5: torch.zeros(0)}) == (set() if value == 0.0 else {4})
