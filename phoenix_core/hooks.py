@@ -15,6 +15,7 @@ _eval_frame: Any = eval_frame
 """What torch's own type stubs leave out."""
 INTERRUPTIBLE_PARTS: Final = 64
 """Python hooks spread over a backward pass; each costs about a microsecond a step."""
+INSIST_FIRST_S: Final = 0.005
 INSIST_S: Final = 0.1
 INSIST_TIMES: Final = 600
 
@@ -58,17 +59,20 @@ def untraced(function: Any) -> Any:
 
 
 def insist(reached: Callable[[], bool], again: Callable[[], None]) -> None:
-    """Call `again` every `INSIST_S` until `reached`, in a thread of its own.
+    """Call `again` until `reached`, in a thread of its own: after `INSIST_FIRST_S`, then ever less often.
 
-    A collective or a step that begins in that very instant can miss it, and what gloo tells nobody of is let go later.
+    A collective or a step that begins in that very instant can miss it, a context manager is not interrupted in its own
+    code, and what gloo tells nobody of is let go later.
     """
 
     def run() -> None:
+        pause_s = INSIST_FIRST_S
         for _ in range(INSIST_TIMES):
-            time.sleep(INSIST_S)
+            time.sleep(pause_s)
             if reached():
                 return
             again()
+            pause_s = min(2 * pause_s, INSIST_S)
 
     threading.Thread(target=run, name="phoenix-insist", daemon=True).start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from phoenix_core.advice import COPIES, EARLY_CHANGE, say_once
 from phoenix_core.between import changed_since, versions
@@ -19,10 +20,12 @@ class Misuse:
         self._groups = 0
         self._names: list[str] = []
         self._left_by: int | None = None
+        self._ddp_modules: list[DistributedDataParallel] = []
 
     def at_loop(self, world_size: int) -> None:
         """Name what makes every rank of a DDP job send its whole state, and need not."""
         self._groups, self._names = self._number_of_groups(), self._parameter_names()
+        self._ddp_modules = self._protected.ddp_modules()
         if copies := self._protected.needless_copies(world_size):
             say_once(COPIES.format(", ".join(f"protect({name}=...)" for name in copies)))
 
@@ -41,7 +44,16 @@ class Misuse:
             )
 
     def at_backward(self) -> None:
-        """The first backward pass of the step begins. Raises UsageError where it adds to gradients of another step."""
+        """The first backward pass of the step begins.
+
+        Raises UsageError where it adds to gradients of another step, and where ranks may run different numbers of them.
+        """
+        if any(module._join_config.enable for module in self._ddp_modules):
+            raise UsageError(
+                "torch.distributed.algorithms.Join (or join() of a DDP module) lets ranks run different numbers of "
+                "backward passes, which cannot be recovered. Remove it and give each rank as many batches in a step as "
+                "the others; steps(n) are the same steps for all ranks"
+            )
         left_by, self._left_by = self._left_by, None
         if left_by is not None and self._has_gradients():
             raise self._no_optimizer(left_by)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch.distributed as dist
@@ -16,12 +18,15 @@ from phoenix_core.advice import tell
 from phoenix_core.backends import is_broken_collective
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
 from phoenix_core.inbox import Inbox
+from phoenix_core.modes import Modes, is_switching
 from phoenix_core.recovery import Rank
 from phoenix_core.settings import WorkerSettings
 
 SIGNAL = signal.SIGRTMIN + 6
 """Interrupts the training thread; chosen away from those that schedulers send to user code."""
 ANNOUNCEMENT_LIMIT_S = 60.0
+SWITCHING_LIMIT_S = 1.0
+"""How long a step is not interrupted since each signal of a failure finds it in a context manager's own code."""
 
 
 class StepInterrupted(BaseException):
@@ -36,6 +41,7 @@ class Step:
         self._session = session
         self.started_ns = 0
         self.recorded: dict[str, Any] = {}
+        self._modes = Modes.now()
 
     @property
     def index(self) -> int:
@@ -50,8 +56,9 @@ class Step:
         # A failure announced since the loop came here is met inside: what the script has drawn for this step
         # meanwhile is drawn again only if the loop comes here again.
         self.started_ns, self.recorded = time.monotonic_ns(), {}
+        self._modes = Modes.now()
         session.rank_state.begin_step(self.recorded)
-        session.interruptible = True
+        session.let_interrupt(sys._getframe(1).f_code)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
@@ -69,13 +76,40 @@ class Step:
         elif not session.is_healable(error):
             session.leave_with_device(error)
             return False
-        error.__traceback__ = None  # its frames would keep the broken step's activations alive
+        del tb
+        _let_go_of_frames(error)
+        self._modes.put_back()
         session.recover(error)
         return True
 
 
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error`, and what it came of."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _let_go_of_frames(error: BaseException) -> None:
+    """They would keep the broken step's activations alive.
+
+    And its generators, which leave their context managers when they are let go: now, not in the middle of a later step.
+    """
+    for seen in _chain(error):
+        traceback.clear_frames(seen.__traceback__)
+        seen.__traceback__ = None
+
+
 # Inbox.wait looks for itself, and holds a lock that an exception at a bad instant would never give back.
-_SHIELDED = (Step.__enter__.__code__, Step.__exit__.__code__, Inbox.wait.__code__)
+_SHIELDED = frozenset((Step.__enter__.__code__, Step.__exit__.__code__, Inbox.wait.__code__))
+
+
+def _codes(frame: FrameType | None) -> Iterator[CodeType]:
+    """What the frame and its callers execute."""
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
 
 
 class Session:
@@ -84,6 +118,8 @@ class Session:
     def __init__(self) -> None:
         self.rank_state = Rank(WorkerSettings.from_environment(), on_call=self._wake)
         self.interruptible = False
+        self._step_code: CodeType | None = None
+        self._switching_since: float | None = None
         self._main = threading.get_ident()
         self._iterating = False
 
@@ -177,11 +213,9 @@ class Session:
             return True
         if device_errors.of_exception(error) is not None:
             return False
-        seen: BaseException | None = error
-        while seen is not None:
+        for seen in _chain(error):
             if isinstance(seen, GenerationSuperseded | PeerLost | StepInterrupted) or is_broken_collective(seen):
                 return True
-            seen = seen.__cause__ or seen.__context__
         # torch may report a broken collective as a bare RuntimeError that does not say so.
         return isinstance(error, RuntimeError) and self.must_recover()
 
@@ -201,14 +235,22 @@ class Session:
         """A new generation was announced (control thread): get the training thread out of its step."""
         signal.pthread_kill(self._main, SIGNAL)
 
+    def let_interrupt(self, step: CodeType) -> None:
+        """From here on a failure elsewhere interrupts the block `with step:` in the code `step`."""
+        self._step_code, self._switching_since = step, None
+        self.interruptible = True
+
     def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
         if not self.interruptible:
             return
-        walk = frame
-        while walk is not None:
-            if walk.f_code in _SHIELDED:
-                return  # the step is just beginning or ending: it will look for itself
-            walk = walk.f_back
+        stack = list(_codes(frame))
+        if not _SHIELDED.isdisjoint(stack):
+            return  # the step is just beginning or ending: it will look for itself
+        if is_switching(stack, self._step_code):
+            now = time.monotonic()
+            self._switching_since = self._switching_since or now
+            if now - self._switching_since < SWITCHING_LIMIT_S:
+                return  # the signal comes again in a moment
         self.interruptible = False
         raise StepInterrupted
 

@@ -72,6 +72,14 @@ def test_a_frozen_rank_is_found_and_replaced(run_dir: Path, twin: Finished) -> N
 
 
 @pytest.mark.soak
+def test_nobody_is_interrupted_in_a_context_managers_own_code(run_dir: Path, twin: Finished) -> None:
+    finished = run(run_dir, "--steps", str(STEPS), "--switch-at", "10")
+    assert_same_run(finished, twin)
+    assert [failure.rank for recovery in finished.recoveries for failure in recovery.failures] == [2]
+    assert all(event.data["inside"] == 0 for event in finished.events if event.kind == "step_committed")
+
+
+@pytest.mark.soak
 def test_survivors_one_step_apart_meet_at_the_later_step(run_dir: Path, twin: Finished) -> None:
     finished = run(run_dir, "--steps", str(STEPS), "--step-apart")
     assert_same_run(finished, twin)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.join import Join
 
 from phoenix_core import advice
 from phoenix_core.errors import UsageError
@@ -133,3 +134,15 @@ def test_a_copy_that_makes_every_rank_send_all_of_its_state_is_named(said: list[
     average.requires_grad_(False)
     Misuse(protected).at_loop(1)
     assert len(said) == 1 and not protected.has_own_state(1)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_ranks_with_backward_passes_of_their_own_number_are_refused() -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    protected = Protected()
+    protected.add({"model": model, "optimizer": torch.optim.SGD(model.parameters())})
+    misuse = Misuse(protected)
+    misuse.at_loop(1)
+    misuse.at_backward()
+    with Join([model]), pytest.raises(UsageError, match="as many batches in a step"):
+        misuse.at_backward()

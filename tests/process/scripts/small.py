@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,32 @@ def fall_behind(rank: int) -> None:
     while rank != 2 or not (run_dir / "planted-ahead").exists():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Switching:
+    """A context manager in whose own code the survivors are when rank 2 dies, and until they have heard of it."""
+
+    inside = 0
+
+    def __init__(self, ft: phoenix.Session) -> None:
+        self.ft = ft
+
+    def __enter__(self) -> None:
+        Switching.inside += 1
+        run_dir, others = Path(os.environ["PHOENIX_RUN_DIR"]), {0, 1, 3} - {self.ft.rank}
+        once(f"switching-{self.ft.rank}")
+        while not all((run_dir / f"planted-switching-{rank}").exists() for rank in others):
+            time.sleep(0.001)
+        if self.ft.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        until = float("inf")
+        while time.monotonic() < until:
+            time.sleep(0.001)
+            if self.ft.must_recover():
+                until = min(until, time.monotonic() + 0.1)  # the first signals come here, the later ones in the block
+
+    def __exit__(self, *_: object) -> None:
+        Switching.inside -= 1
 
 
 def die_while_giving(protected: Any) -> None:
@@ -96,6 +123,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--alone-ahead", action="store_true", help="rank 0 alone comes to step 11, rank 2 dies, then 0 as it gives"
+    )
+    parser.add_argument(
+        "--switch-at", type=int, default=-1, help="rank 2 dies while the others enter a context manager"
     )
     parser.add_argument("--raise-at", type=int, default=-1, help="rank 1 raises ValueError at this step, every time")
     parser.add_argument("--device-error-at", type=int, default=-1, help="rank 1 meets an error of its GPU, once")
@@ -145,8 +175,9 @@ def main() -> None:
                     continue
                 if options.alone_ahead and step.index == 11 and ft.rank == 0 and once("ahead"):
                     die_while_giving(ft.rank_state.protected)  # before the forward pass, in which it waits for others
-                loss = (model(batch) - batch).square().mean()
-                step.record(loss=loss.item())
+                with Switching(ft) if step.index == options.switch_at and once(f"switch-{ft.rank}") else nullcontext():
+                    loss = (model(batch) - batch).square().mean()
+                step.record(loss=loss.item(), inside=Switching.inside)
                 if options.step_apart and step.index == 11 and ft.rank == 2 and once("die"):
                     os.kill(os.getpid(), signal.SIGKILL)
                 if step.index == options.raise_at and ft.rank == 1:
