@@ -9,15 +9,23 @@ undisturbed run. Hence every rank gets a new reducer with the layout that the su
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-Layout = list[list[int]]
-"""Per bucket, in the order of reduction: the indices of its parameters among those that need gradients."""
+
+@dataclass(frozen=True)
+class Layout:
+    """The buckets of one module's next backward pass."""
+
+    buckets: list[list[int]]
+    """Each in the order of reduction: the indices of its parameters among those that need gradients."""
+    settled: bool
+    """Whether they are those of all later passes; else DDP moves to others once the module has executed one."""
 
 
 _reduced: WeakKeyDictionary[DistributedDataParallel, Any] = WeakKeyDictionary()
@@ -60,10 +68,11 @@ def _thawed(parameters: Sequence[Any]) -> Iterator[None]:
 
 
 def layout(module: DistributedDataParallel) -> Layout:
-    """The buckets that the module's next backward pass will use."""
+    """As the module is now. Allocates as much as all gradients together for a moment."""
     index = {id(parameter): i for i, parameter in enumerate(_parameters(module)[0])}
     reducer: Any = module.reducer
-    return [[index[id(p)] for p in bucket.parameters()] for bucket in reducer._get_zeros_like_grad_buckets()]
+    buckets = reducer._get_zeros_like_grad_buckets()
+    return Layout([[index[id(p)] for p in bucket.parameters()] for bucket in buckets], _settled(module))
 
 
 def flags(module: DistributedDataParallel) -> bool:
@@ -83,10 +92,15 @@ def hook_with_memory(module: DistributedDataParallel) -> str:
     return next((name for name in names if name != "_AllreduceUpcastHookState"), "")  # of DDP's own mixed precision
 
 
-def settled(module: DistributedDataParallel) -> bool:
+def _settled(module: DistributedDataParallel) -> bool:
     """Whether the module keeps the buckets that it has now."""
     rebuilds = module.static_graph or not module.find_unused_parameters
     return bool(module._has_rebuilt_buckets) or not rebuilds
+
+
+def _has_reduced(module: DistributedDataParallel) -> bool:
+    """Whether a backward pass has come to any gradient of its reducer, which knows then in which order they come."""
+    return any(cast("Any", module.reducer).get_backward_stats())
 
 
 def settle(module: DistributedDataParallel) -> None:
@@ -96,13 +110,11 @@ def settle(module: DistributedDataParallel) -> None:
     broadcast are the same on every rank that executes the same step.
     """
     reducer: Any = module.reducer
-    if not settled(module):
-        # RuntimeError: this module was broken in its own first backward pass, and keeps its first layout.
-        with suppress(RuntimeError):
-            module._has_rebuilt_buckets = reducer._rebuild_buckets()
+    if not _settled(module):
+        module._has_rebuilt_buckets = reducer._rebuild_buckets()
 
 
-def reset(module: DistributedDataParallel, buckets: Layout) -> None:
+def reset(module: DistributedDataParallel, buckets: list[list[int]]) -> None:
     """Give the module a reducer in its initial state with the given buckets. Takes 4-9 ms for 10 M parameters."""
     old: Any = module.reducer
     old._remove_autograd_hooks()
@@ -110,7 +122,7 @@ def reset(module: DistributedDataParallel, buckets: Layout) -> None:
     distributed: Any = dist
     original = distributed._compute_bucket_assignment_by_size
 
-    def assignment(tensors: Any, limits: Sequence[int], *rest: Any) -> tuple[Layout, list[int]]:
+    def assignment(tensors: Any, limits: Sequence[int], *rest: Any) -> tuple[list[list[int]], list[int]]:
         # The helper reverses what it is given, since it expects the order of the forward pass.
         return list(reversed(buckets)), [max(limits)] * len(buckets)
 
@@ -130,40 +142,48 @@ def reset(module: DistributedDataParallel, buckets: Layout) -> None:
 
 
 class Buckets:
-    """Which buckets the next step of each of a rank's modules uses, through steps and recoveries."""
+    """Which buckets the next step of each of a rank's modules uses, through steps and recoveries.
+
+    Each module has its own time: one that is trained every other step, or from some step on, moves when it has run.
+    """
 
     def __init__(self, modules: Callable[[], list[DistributedDataParallel]]) -> None:
         self._modules = modules
-        self._settled: list[Layout] | None = None
-        self._reset_at = 0
+        self._now: list[Layout] = []
+        self.moving: set[int] = set()
+        """Modules that DDP moves to other buckets before their next step, and only there: it takes a collective."""
 
-    def settled(self) -> list[Layout] | None:
-        """Those of every step from the next on; None where DDP has still to move to them.
+    def begin(self) -> None:
+        """The first step is about to be executed."""
+        self._now = [layout(module) for module in self._modules()]
 
-        The first time it allocates as much as all gradients together.
-        """
-        modules = self._modules()
-        if self._settled is None and all(map(settled, modules)):
-            self._settled = [layout(module) for module in modules]
-        return self._settled
+    def committed(self) -> None:
+        """A step has ended, and with it what its modules execute of a step."""
+        if all(buckets.settled for buckets in self._now):
+            return
+        for i, module in enumerate(self._modules()):
+            if not self._now[i].settled and _settled(module):
+                self._now[i] = layout(module)
+                self.moving.discard(i)
+            elif not self._now[i].settled and _has_reduced(module):
+                self.moving.add(i)
 
     def now(self) -> list[Layout]:
-        """Those that the modules have now."""
-        return self.settled() or [layout(module) for module in self._modules()]
+        """Those of the next step, but for what is `moving`."""
+        return list(self._now)
 
-    def of_next_step(self, live: int) -> list[Layout]:
-        """Those of the step after boundary `live` in the undisturbed run. Call with the groups in their local state."""
-        if self._settled is not None:
-            return self._settled
-        if live > self._reset_at:
-            for module in self._modules():
-                settle(module)
-        return [layout(module) for module in self._modules()]
+    def of_next_step(self) -> list[Layout]:
+        """Those of the next step in the undisturbed run. Call with the groups in their local state."""
+        modules = self._modules()
+        for i in self.moving:
+            settle(modules[i])
+            self._now[i] = layout(modules[i])
+        self.moving.clear()
+        return self.now()
 
-    def put_back(self, layouts: Sequence[Layout], boundary: int) -> None:
-        """The next step, from `boundary` on, uses `layouts`."""
-        for module, buckets in zip(self._modules(), layouts, strict=True):
-            reset(module, buckets)
-        # DDP comes to the same buckets again whenever it has executed the same step.
-        self._settled = list(layouts) if boundary > 0 else None
-        self._reset_at = boundary
+    def put_back(self, layouts: Sequence[Layout]) -> None:
+        """The next step uses `layouts`. Modules that have settled come to theirs again: they execute the same steps."""
+        for module, its in zip(self._modules(), layouts, strict=True):
+            reset(module, its.buckets)
+        self._now = list(layouts)
+        self.moving.clear()

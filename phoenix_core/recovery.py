@@ -127,6 +127,7 @@ class Rank:
             self.live = 0
         elif call.fresh:
             self.live = 0
+            self._buckets.begin()
             self._open_gate(call)
             if call.boundary and self._saver is not None:
                 self._put_back(call.boundary, *self._saver.read(call.boundary, self.rank, whole=self.gate.whole))
@@ -164,7 +165,7 @@ class Rank:
             self._misuse.at_end(self.boundary)
         self.before_optimizer()  # of a step that has none
         self._in_step = False
-        self._buckets.settled()  # asked for here, where what it costs once is in nobody's way
+        self._buckets.committed()
         step = self.boundary
         self.boundary += 1
         self.live, self._phase = self.boundary, ""
@@ -304,7 +305,7 @@ class Rank:
             if self._in_loop and not (self._in_step or self._between.again or self.gate.whole):
                 self.gate.arrive(self.live)  # what the loop changed since the step ended is kept, as if it went on
             start = self._start if self._in_step else self.protected.capture_start()
-            layouts, changes = self._buckets.of_next_step(self.live), self.gate.changed_late(self.live)
+            layouts, changes = self._buckets.of_next_step(), self.gate.changed_late(self.live)
             self._exchange.rest(generation, self.live, layouts, start, changes)
         self._emit("worker_quiesced", boundary=self.live, let_go=self.hub.let_go)
 
@@ -315,7 +316,7 @@ class Rank:
 
     def _put_back(self, boundary: int, layouts: Sequence[ddp.Layout], start: bytes, small: bytes) -> None:
         """The state of `boundary`, as if this rank had just come there in the undisturbed run."""
-        self._buckets.put_back(layouts, boundary)
+        self._buckets.put_back(layouts)
         self.protected.load_start(start)
         self.gate.restored(self.protected.load_small(small))
         self.boundary = self.live = boundary

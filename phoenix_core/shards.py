@@ -67,11 +67,11 @@ class ShardGate(Gate):
 
     def arrive(self, boundary: int) -> None:
         self._boundary = boundary
-        # While DDP has still to move to the buckets of its second step nobody could resume with them; a failure takes
-        # everybody back to the boundary before.
+        # While DDP has still to move to the buckets of a module's second step nobody could resume with them; a failure
+        # takes everybody back to the boundary before.
         if self._payload_boundary == boundary:
             return
-        if boundary == 0 or self._buckets.settled() is not None:
+        if not self._buckets.moving:
             self.snapshot(boundary, recorded={})
         else:
             self._sums.tell(boundary, "")
