@@ -16,6 +16,11 @@ LATE_DRAW: Final = (
     "this script draws random numbers after a step's gradients are ready. If a rank dies in the few milliseconds "
     "after, its replacement repeats those draws. Draw at the start of the step instead."
 )
+LATE_CHANGE: Final = (
+    "this script has begun to change random numbers, buffers or other state of its own between its gradients and "
+    "optimizer.step(), which no rank did in the first step. If a rank dies in the few milliseconds after, its "
+    "replacement may have what was before. Do it in every step, or before the backward pass."
+)
 EARLY_CHANGE: Final = (
     "this script changes protected parameters before a protected optimizer's step(). If a rank dies in such a step the "
     "others execute it again and change them twice. Do it in or after optimizer.step()."

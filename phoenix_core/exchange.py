@@ -12,7 +12,7 @@ from phoenix_core import ddp, wholestate
 from phoenix_core.errors import SnapshotUnavailable
 from phoenix_core.inbox import Call, Plan
 from phoenix_core.kept import KeptStates, Ledger, Payload
-from phoenix_core.late import Changed
+from phoenix_core.late import Told
 from phoenix_core.packing import fill
 from phoenix_core.snapshot import Protected
 from phoenix_core.transport import PeerClient, PeerServer
@@ -36,7 +36,7 @@ class Exchange:
         self._resting: tuple[int, int] | None = None
         self._layouts: list[ddp.Layout] = []
         self._start = b""
-        self._late: Changed | None = None
+        self._told = Told()
         self._aside: tuple[list[wholestate.Listed], memoryview] | None = None
         self._ledger = Ledger()
         self._fetching: PeerClient | None = None
@@ -66,11 +66,9 @@ class Exchange:
             raise SnapshotUnavailable("this worker has no snapshots yet")
         return self.tensors_at(boundary, sum_)
 
-    def rest(
-        self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes, late: Changed | None
-    ) -> None:
+    def rest(self, generation: int, boundary: int, layouts: list[ddp.Layout], start: bytes, told: Told) -> None:
         """The live state is that of `boundary` and stays so until `rise`: peers may have it."""
-        self._layouts, self._start, self._late, self._aside = layouts, start, late, None
+        self._layouts, self._start, self._told, self._aside = layouts, start, told, None
         self._resting = (generation, boundary)
 
     def rise(self) -> None:
@@ -79,16 +77,16 @@ class Exchange:
     def _serve_live(self, generation: int, boundary: int) -> tuple[bytes, Iterable[memoryview]]:
         if self._resting != (generation, boundary):
             raise SnapshotUnavailable(f"this rank does not rest at step {boundary} of generation {generation}")
-        return self._protected.describe(self._layouts, self._start, self._late)
+        return self._protected.describe(self._layouts, self._start, self._told)
 
-    def own(self) -> tuple[list[ddp.Layout], bytes]:
-        """What this rank itself rests with: the buckets of the next step, and what it begins with."""
-        return self._layouts, self._start
+    def own(self) -> tuple[list[ddp.Layout], bytes, Told]:
+        """What this rank itself rests with: the buckets of the next step, what it begins with, and what it tells."""
+        return self._layouts, self._start, self._told
 
     def fetch_live(
         self, call: Call, rank: int, boundary: int, *, aside: bool
-    ) -> tuple[list[ddp.Layout], bytes, Changed | None, int]:
-        """Fetch a twin's live state; as `own`, what it changed late, and the bytes moved.
+    ) -> tuple[list[ddp.Layout], bytes, Told, int]:
+        """Fetch a twin's live state; as `own` of the twin, and the bytes moved.
 
         `aside`: should the twin die now, what this rank has may be the last copy of its boundary, so the tensors wait
         in memory of their own for `take_in`. Else they come straight into the protected ones, which are of no boundary
@@ -108,7 +106,7 @@ class Exchange:
 
         moved = self._from(call, rank, lambda peer: peer.live(call.generation, boundary, place))
         self._aside = (description["tensors"], memory) if aside else None
-        return description["layouts"], description["start"], description["late"], moved
+        return description["layouts"], description["start"], description["told"], moved
 
     def take_in(self) -> None:
         """Write what was fetched aside into the protected tensors, and give its memory back.

@@ -6,6 +6,9 @@ with its holder before *any* rank changes its parameters. No round trip is spent
 first gradients are reduced, sent in the background, and the rank enters its later reductions only once the
 holder has confirmed. That the last reduction ends on some rank then proves that all ranks are safe. A model
 with a single bucket has no later reduction, and takes a barrier instead.
+
+So does a job in which small states change after the first reduction (see late.py), on which its ranks agree in the
+first step: theirs are captured before the optimizer.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from phoenix_core import ddp, late
-from phoenix_core.advice import LATE_DRAW, say_once
+from phoenix_core.advice import LATE_CHANGE, LATE_DRAW, say_once
 from phoenix_core.bandwidth import Throttle, too_slow
 from phoenix_core.inbox import Inbox
 from phoenix_core.kept import KEPT_BOUNDARIES, KeptStates, Payload
@@ -62,8 +65,16 @@ class Gate:
         self._payload: Payload = b""
         self._payload_boundary = -1
         self._recorded_then: Mapping[str, Any] = {}
-        self._ready: dict[int, bytes] = {}
-        """Small states by boundary as they were when the gradients of the step before were ready."""
+        self._early: dict[int, tuple[bytes, ...]] = {}
+        """Small states by boundary as they were sent before the optimizer of the step before."""
+        self.late: bool | None = None
+        """Whether they are captured before the optimizer alone; None until the ranks have agreed. As of the step's
+        beginning: a step that breaks is begun again without what was agreed in it."""
+        self._agreed: bool | None = None
+        self._again = False
+        """Whether this rank has changed it after the first reduction without that it was agreed on: before the
+        optimizer or after, which one capture more tells in the next step."""
+        self._watch = late.Watch()
 
     def open(
         self, rank: int, generation: int, holder: int | None, peers: Sequence[tuple[str, int]], token: str
@@ -106,6 +117,7 @@ class Gate:
         if self._payload_boundary != boundary:
             self.keep(boundary, small)
         elif small != self._payload:
+            self._again = True
             if late.drew(self._payload, small):
                 say_once(LATE_DRAW)
             self.keep(boundary, small)
@@ -115,33 +127,55 @@ class Gate:
         """The step begins; the script fills `recorded` while it lasts."""
         self.recorded = recorded
         self._task, self._contributed = -1, False
+        self._agreed, self._watch = self.late, late.Watch()
         self.stall_ns = self.waited_ns = 0
+
+    def enter_backward(self) -> None:
+        """A backward pass comes out of a protected module."""
+        if self._is_to_agree():
+            self._watch.see(torch._C._current_graph_task_id(), self._protected.capture_small({}))
 
     def before_collective(self, name: str, *, everybody: bool) -> None:
         """Called before each collective, of the whole world or not; what counts are reductions of a backward pass."""
         task = torch._C._current_graph_task_id()
         if task == -1 or "reduce" not in name:
             return
+        self.enter_backward()
         if task != self._task:
             # A second backward pass of the step (accumulation, two losses) drew random numbers and data of its own.
             if self._task == -1:
                 self._on_phase("gradient_sync")
             self._task, self._contributed = task, False
-            self._capture()
-        elif self.by_reductions:
+            if not self.late:
+                self._capture()
+        elif self.by_reductions and not self.late:
             self.wait_safe(self._needed())
             # What a part of the world reduces proves nothing of the others.
             self._contributed = self._contributed or everybody
 
     def before_optimizer(self, size: int) -> None:
         """Returns once every rank's small state of the coming boundary is safe."""
-        if size == 1 or self._contributed:
+        if size == 1:
             return
-        if self._task == -1:
+        if self.late or self._task == -1:
             self._capture()
+        elif self._again or self._is_to_agree():
+            self._capture_again()
         self.wait_safe(self._needed())
         with self._stalling():
-            dist.barrier()
+            if self._is_to_agree():
+                self._agree()
+            elif self.late or not self._contributed:
+                dist.barrier()
+
+    def _is_to_agree(self) -> bool:
+        return self.late is None and not self.whole and self._holder is not None
+
+    def _agree(self) -> None:
+        """All ranks learn whether any has to capture before the optimizer. Serves as the barrier of this step."""
+        vote = torch.tensor(self._watch.vote(self._protected.capture_small({})), device="cpu")
+        dist.all_reduce(vote, dist.ReduceOp.MAX)
+        self._agreed = late.agreed(int(vote))
 
     def restored(self, recorded: Mapping[str, Any]) -> None:
         """This rank was given a small state, with what was recorded of the step that led to it."""
@@ -153,17 +187,30 @@ class Gate:
 
     def _capture(self) -> None:
         self._recorded_then = dict(self.recorded)
-        small, boundary = self._protected.capture_small(self._recorded_then), self._boundary + 1
+        boundary = self._boundary + 1
         # A step later it may still be asked for: this rank is in the next one by the time that a failure is announced.
-        self._ready = {**{b: kept for b, kept in self._ready.items() if b == boundary - 1}, boundary: small}
+        self._early = {b: sent for b, sent in self._early.items() if b == boundary - 1}
+        self._keep_early(boundary, self._protected.capture_small(self._recorded_then))
+
+    def _capture_again(self) -> None:
+        """Before the optimizer: for what has changed since the first reduction."""
+        small, boundary = self._protected.capture_small(self._recorded_then), self._boundary + 1
+        self._again = small != self._payload
+        if self._again:
+            if not self._is_to_agree():
+                say_once(LATE_CHANGE)
+            self._keep_early(boundary, small)
+
+    def _keep_early(self, boundary: int, small: bytes) -> None:
+        self._early[boundary] = (*self._early.get(boundary, ()), small)
         self.keep(boundary, small)
 
-    def changed_late(self, boundary: int) -> late.Changed | None:
-        """What this rank, at rest at `boundary`, has changed of its small state since its gradients were ready."""
-        ready = self._ready.get(boundary)
-        if self.whole or ready is None or boundary not in self.own.boundaries().get(self._rank, ()):
-            return None
-        return late.changed(ready, self.own.get(self._rank, boundary))
+    def told(self, boundary: int) -> late.Told:
+        """What a replacement must know of this rank, at rest at `boundary`, besides what it holds."""
+        early = self._early.get(boundary)
+        if self.whole or early is None or boundary not in self.own.boundaries().get(self._rank, ()):
+            return late.Told(self.late)
+        return late.Told(self.late, late.changed(early, self.own.get(self._rank, boundary)))
 
     def keep(self, boundary: int, payload: Payload) -> None:
         """Keep a small state here and send it to the holder, without waiting."""
@@ -192,12 +239,12 @@ class Gate:
     def wait_safe(self, boundary: int) -> None:
         """Wait for the holder's word. Raises GenerationSuperseded where the holder is lost."""
         replicator = self._replicator
-        if replicator.acked < boundary:
+        if not replicator.safe(boundary):
             stalled_ns = self.stall_ns
             self.awaits = self._holder
             try:
                 with self._stalling():
-                    self._inbox.wait(lambda: replicator.acked >= boundary or None, generation=self._generation)
+                    self._inbox.wait(lambda: replicator.safe(boundary) or None, generation=self._generation)
             finally:
                 self.awaits = None
             self.waited_ns += self.stall_ns - stalled_ns
@@ -212,6 +259,7 @@ class Gate:
     def committed(self, duration_ns: int) -> dict[str, int]:
         """A step ended after `duration_ns`: fields of its event. Where the bandwidth's limit was in its way, that is
         said once."""
+        self.late = self._agreed
         rate = self._throttle.rate
         if rate is not None and not self._told:
             told = too_slow(rate, self.sent, duration_ns / 1e9, self.waited_ns / 1e9)

@@ -28,7 +28,7 @@ from phoenix_core.exchange import Exchange
 from phoenix_core.formation import Formation, report
 from phoenix_core.gate import Gate
 from phoenix_core.hooks import insist, let_signals_in, on_backward
-from phoenix_core.inbox import Call, Inbox, Plan
+from phoenix_core.inbox import Call, Inbox
 from phoenix_core.kept import Payload
 from phoenix_core.misuse import Misuse
 from phoenix_core.saver import Saver, Written
@@ -181,6 +181,7 @@ class Rank:
         self._emit("phase_entered", step=self.boundary, phase=phase)
 
     def _enter_backward(self, _gradient: torch.Tensor) -> None:
+        self.gate.enter_backward()
         if self._phase == "forward":
             self._misuse.at_backward()
             self.protected.gradients.at_backward()
@@ -252,11 +253,14 @@ class Rank:
         early, self._early = self._early, None
         formations = self.hub.connect(self.hub.form(generation, call.joining, early))
         plan = self._wait(lambda: self.inbox.plans.get(generation), generation)
-        (layouts, start), source, late_changes, moved, aside = exchange.own(), "live", None, 0, False
+        (layouts, start, told), source, moved, aside = exchange.own(), "live", 0, False
         if plan.tensors is not None and not self.gate.whole:
             source, aside = f"rank {plan.tensors}", self.live is not None
-            layouts, start, late_changes, moved = exchange.fetch_live(call, plan.tensors, plan.boundary, aside=aside)
-        kept = None if plan.disk else self._kept_of(call, plan, late_changes)
+            layouts, start, told, moved = exchange.fetch_live(call, plan.tensors, plan.boundary, aside=aside)
+        kept: Payload | None = None
+        if not plan.disk and not (self.gate.whole and self.live == plan.boundary):  # else its live state is what counts
+            kept = exchange.kept_of(call, plan, self.rank, self.gate.own, self.gate.kept, whole=self.gate.whole)
+            kept = kept if plan.tensors is None else late.taken_over(kept, told.changed)
         for formation in formations:
             self._wait(lambda f=formation: f.done.is_set() or None, generation)  # type: ignore[misc]
         self.hub.install(*formations)
@@ -273,6 +277,7 @@ class Rank:
         else:
             layouts, start, small = self.gate.put_back(plan.boundary, layouts, start, kept)
         self._put_back(plan.boundary, layouts, start, small)
+        self.gate.late = None if plan.disk else told.late
         if plan.tensors is not None and plan.boundary > 0 and not self.gate.whole:
             # This rank never ended that step, but the state that it was given has it: say so, with its records.
             self._emit("step_committed", step=plan.boundary - 1, restored=True, **self.gate.recorded)
@@ -284,14 +289,6 @@ class Rank:
         self.gate.resumed(plan.boundary, exchange.held_states, call.nodes)
         exchange.rise()
         self.hub.bury()
-
-    def _kept_of(self, call: Call, plan: Plan, late_changes: late.Changed | None) -> Payload | None:
-        """What was kept of this rank at the plan's boundary, here or at its holder; None if its live state is that."""
-        if self.gate.whole and self.live == plan.boundary:
-            return None
-        assert self._exchange is not None
-        kept = self._exchange.kept_of(call, plan, self.rank, self.gate.own, self.gate.kept, whole=self.gate.whole)
-        return late.taken_over(kept, late_changes) if late_changes else kept
 
     def _quiesce(self, generation: int) -> None:
         """Leave the old generation, and come to rest in a state that others can be served from."""
@@ -305,8 +302,8 @@ class Rank:
             if self._in_loop and not (self._in_step or self._between.again or self.gate.whole):
                 self.gate.arrive(self.live)  # what the loop changed since the step ended is kept, as if it went on
             start = self._start if self._in_step else self.protected.capture_start()
-            layouts, changes = self._buckets.of_next_step(), self.gate.changed_late(self.live)
-            self._exchange.rest(generation, self.live, layouts, start, changes)
+            layouts, told = self._buckets.of_next_step(), self.gate.told(self.live)
+            self._exchange.rest(generation, self.live, layouts, start, told)
         self._emit("worker_quiesced", boundary=self.live, let_go=self.hub.let_go)
 
     def _send_offer(self, generation: int) -> None:

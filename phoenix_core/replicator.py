@@ -15,7 +15,7 @@ RETRY_S = 0.05
 
 
 class Replicator:
-    """One holder in one generation; `acked` is the greatest boundary that the holder has verified."""
+    """One holder in one generation."""
 
     def __init__(
         self,
@@ -34,23 +34,27 @@ class Replicator:
         self._on_differing = on_differing
         self._kept = kept
         self._throttle = throttle
-        self.acked = -1
+        self._acked = -1
         self._owner = owner
         self._holder = holder
         self._token = token
         self._on_ack = on_ack
         self._closed = threading.Event()
         self._client: PeerClient | None = None
-        self._queue: queue.SimpleQueue[tuple[int, Payload, str, str] | None] = queue.SimpleQueue()
+        self._queue: queue.Queue[tuple[int, Payload, str, str] | None] = queue.Queue()
         if holder is not None:
             threading.Thread(target=self._run, name="phoenix-replicate", daemon=True).start()
 
     def send(self, boundary: int, payload: Payload, sum_: str, shared: str = "") -> None:
         """`sum_` is the payload's checksum, `shared` that of tensors that the holder has too."""
         if self._holder is None:
-            self.acked = boundary
+            self._acked = boundary
         else:
             self._queue.put((boundary, payload, sum_, shared))
+
+    def safe(self, boundary: int) -> bool:
+        """Whether the holder has verified the state of `boundary`, and all that was sent of it: it may come twice."""
+        return self._acked >= boundary and not self._queue.unfinished_tasks
 
     def close(self) -> None:
         """What is being sent is broken off: nobody waits for it any more."""
@@ -62,6 +66,8 @@ class Replicator:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             self._deliver(*item)
+            self._queue.task_done()
+            self._on_ack()
         if self._client is not None:
             self._client.close()
 
@@ -85,8 +91,7 @@ class Replicator:
                 if not self._closed.is_set():
                     self._on_differing(boundary)
                 return
-            self.acked = max(self.acked, boundary)
-            self._on_ack()
+            self._acked = max(self._acked, boundary)
             return
 
     def _pace(self, size: int) -> None:

@@ -208,6 +208,9 @@ class ShardGate(Gate):
     def _capture(self) -> None:
         """Nothing: what a failure in this step needs was captured at its beginning."""
 
+    def _capture_again(self) -> None:
+        """Nothing, for the same reason."""
+
     def _needed(self) -> int:
         return self._payload_boundary
 

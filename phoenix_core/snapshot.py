@@ -21,7 +21,7 @@ from phoenix_core import carried, ddp, fsdp, optimizers, pipeline, rng
 from phoenix_core.buffers import Buffers, Key
 from phoenix_core.errors import SnapshotUnavailable, UsageError
 from phoenix_core.gradients import Gradients, form_of
-from phoenix_core.late import Changed
+from phoenix_core.late import Told
 from phoenix_core.packing import content_of, flat_bytes, pack, rooms
 from phoenix_core.pipeline import ScheduleState
 from phoenix_core.twins import twins_of
@@ -259,19 +259,17 @@ class Protected:
 
     # ---------------------------------------------------------------- replicated state for a peer
 
-    def describe(
-        self, layouts: list[ddp.Layout], start: bytes, late: Changed | None = None
-    ) -> tuple[bytes, Iterator[memoryview]]:
+    def describe(self, layouts: list[ddp.Layout], start: bytes, told: Told) -> tuple[bytes, Iterator[memoryview]]:
         """The replicated state for a peer: a pickled description, and the contents of its tensors in order.
 
-        `layouts`: buckets of each DDP module's next step; `start`: see `capture_start`; `late`: see late.py.
+        `layouts`: buckets of each DDP module's next step; `start`: see `capture_start`; `told`: see late.py.
         """
         listed = list(self.tensors())
         description = {
             "tensors": [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in listed],
             "layouts": layouts,
             "start": start,
-            "late": late,
+            "told": told,
         }
         return pickle.dumps(description), (content_of(tensor) for _, tensor in listed)
 

@@ -31,7 +31,10 @@ QUICK = {
     ("fsdp", "backward"),
     ("pipeline", "backward"),
 }
-LAYOUTS = ("ddp", "buffers", "accumulation", "recompute", "habits", "keeps", "compiled", "outside", *OWN_STATE)
+REPLICAS = (
+    "ddp", "buffers", "accumulation", "recompute", "recounting", "alternate", "habits", "keeps", "compiled", "outside",
+)  # fmt: skip
+LAYOUTS = (*REPLICAS, *OWN_STATE)
 
 
 def script_of(layout: str) -> Path:
@@ -83,6 +86,24 @@ def test_the_run_goes_on_as_if_nothing_had_happened(
     if layout in TWINS:
         sent = [int(str(event.data["sent_bytes"])) for event in finished.events if "sent_bytes" in event.data]
         assert 0 < max(sent) < 50_000, "no tensors travel"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("layout", ["alternate", "recounting"])
+def test_the_second_recovery_knows_what_the_first_one_came_too_early_for(
+    run_dir: Path, twins: Path, layout: str
+) -> None:
+    """The first comes before the second module has settled on its buckets, or before ranks that were to agree have."""
+    undisturbed = twin(layout, twins)
+    strikes = [Strike(1, 1 if layout == "alternate" else 0, "backward"), Strike(2, 6, "gradient_sync")]
+    flags = ("--nnodes", "4", "--spares", "2")
+    finished = run(
+        run_dir, "--layout", layout, "--steps", str(STEPS), strikes=strikes, flags=flags, script=LAYOUT_SCRIPT
+    )
+    assert finished.code == 0, finished.stderr
+    assert len(finished.recoveries) == 2 and all(recovery.complete for recovery in finished.recoveries)
+    assert finished.losses == undisturbed.losses
+    assert finished.digests == undisturbed.digests and finished.buffers == undisturbed.buffers
 
 
 def assert_two_states_at_most(finished: Finished, layout: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from phoenix_core.errors import PeerLost
 from phoenix_core.exchange import Exchange
 from phoenix_core.inbox import Call
+from phoenix_core.late import Told
 from phoenix_core.snapshot import Protected
 from phoenix_core.world import World
 
@@ -36,7 +37,7 @@ class Pair:
     def __init__(self, steps_behind: int) -> None:
         self.ahead, self.behind = trained(1, 3), trained(2, steps_behind)
         self.exchanges = [Exchange(protected, "127.0.0.1", "token") for protected in (self.ahead, self.behind)]
-        self.exchanges[0].rest(GENERATION, BOUNDARY, [], self.ahead.capture_start(), None)
+        self.exchanges[0].rest(GENERATION, BOUNDARY, [], self.ahead.capture_start(), Told())
         self.call = Call(
             world=World(generation=GENERATION, ranks=("w0", "w1"), spares=()),
             joining=(),
@@ -101,7 +102,7 @@ def test_what_was_fetched_in_a_generation_that_is_over_is_dropped(pair: Callable
     both = pair(2)
     before = both.behind.digests()
     both.fetch(aside=True)
-    both.exchanges[1].rest(GENERATION + 1, BOUNDARY - 1, [], b"", None)
+    both.exchanges[1].rest(GENERATION + 1, BOUNDARY - 1, [], b"", Told())
     both.exchanges[1].take_in()
     assert both.behind.digests() == before
 

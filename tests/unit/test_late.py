@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from phoenix_core import late
+from phoenix_core.kept import Payload
 from phoenix_core.snapshot import Protected
 from tests.unit.test_snapshot import Counter
 
@@ -32,17 +33,17 @@ class Rank:
         self.counter.value += 1
         self.seed += 100
 
-    def load(self, small: bytes) -> tuple[int, int]:
+    def load(self, small: Payload) -> tuple[int, int]:
         with torch.random.fork_rng():
-            self.recorded = self.protected.load_small(small)
+            self.recorded = self.protected.load_small(bytes(small))
             self.drawn = torch.initial_seed()
         return int(self.average.n_averaged), self.counter.value
 
 
-def taken_over(dead: Rank, twin: Rank) -> bytes:
+def taken_over(dead: Rank, twin: Rank) -> Payload:
     ready, small = twin.small(), dead.small()
     twin.change()
-    return late.taken_over(small, late.changed(ready, twin.small()))
+    return late.taken_over(small, late.changed([ready], twin.small()))
 
 
 def test_what_was_equal_on_both_changed_alike() -> None:
@@ -70,5 +71,18 @@ def test_random_numbers_that_were_drawn_are_told_from_the_rest(draws: bool) -> N
 
 def test_nothing_changed_is_nothing() -> None:
     rank = Rank(seed=1)
-    assert late.changed(rank.small(), rank.small()) == {}
+    assert late.changed([rank.small()], rank.small()) == {}
     assert late.taken_over(rank.small(), {}) == rank.small()
+
+
+def test_a_rank_may_have_died_with_either_of_two_states_that_were_sent() -> None:
+    """The one of the first reduction, or the one before the optimizer."""
+    for died_with in range(2):
+        dead, twin, sent = Rank(seed=1), Rank(seed=2), []
+        for instant in range(2):
+            twin.counter.value += instant
+            sent.append(twin.small())
+        dead.counter.value += died_with
+        twin.change()
+        result = late.taken_over(dead.small(), late.changed(sent, twin.small()))
+        assert Rank(seed=3).load(result) == (1, 5)

@@ -41,6 +41,33 @@ class Block(torch.nn.Module):
         return x + self.inside(x)
 
 
+class MeanOfRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return mean_of_ranks(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return mean_of_ranks(gradient)
+
+
+def mean_of_ranks(x: torch.Tensor) -> torch.Tensor:
+    total = x.clone()
+    torch.distributed.all_reduce(total)
+    return total / torch.distributed.get_world_size()
+
+
+class Recounting(Block):
+    """Computed again in the backward pass, where it counts its batch once more, and reduces amid its random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(recompute=True)
+        self.count = torch.nn.BatchNorm1d(WIDTH)
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(MeanOfRanks.apply(self.count(super().inside(x))))  # type: ignore[no-any-return, no-untyped-call]
+
+
 @dataclass
 class Job:
     """What a layout protects, and how it executes one step, recording its loss."""
@@ -136,6 +163,22 @@ def accumulation(_: phoenix.Session) -> Job:
 def recompute(_: phoenix.Session) -> Job:
     model = DistributedDataParallel(blocks(recompute=True), static_graph=True)
     return simple(model, adam(model))
+
+
+def recounting(_: phoenix.Session) -> Job:
+    """Small state that changes between the first reduction and the optimizer."""
+    model = DistributedDataParallel(
+        torch.nn.Sequential(Recounting(), Block(), Recounting()), broadcast_buffers=False, bucket_cap_mb=0.05
+    )
+    return simple(model, adam(model))
+
+
+def alternate(_: phoenix.Session) -> Job:
+    """Two modules, each trained every other step: DDP moves them to their buckets in different steps."""
+    models = [DistributedDataParallel(blocks(2), bucket_cap_mb=0.05) for _ in range(2)]
+    jobs = [simple(model, adam(model)) for model in models]
+    state = {f"{name}{i}": value for i, job in enumerate(jobs) for name, value in job.protected.items()}
+    return Job(lambda current: jobs[current.index % 2].step(current), state)
 
 
 class NativeScaler:
@@ -309,6 +352,8 @@ LAYOUTS: dict[str, Callable[[phoenix.Session], Job]] = {
         buffers,
         accumulation,
         recompute,
+        recounting,
+        alternate,
         habits,
         compiled,
         outside,
