@@ -165,7 +165,7 @@ class Gate:
         with self._stalling():
             if self._is_to_agree():
                 self._agree()
-            elif self.late or not self._contributed:
+            elif not self._contributed:
                 dist.barrier()
 
     def _is_to_agree(self) -> bool:

@@ -259,7 +259,9 @@ class Protected:
 
     # ---------------------------------------------------------------- replicated state for a peer
 
-    def describe(self, layouts: list[ddp.Layout], start: bytes, told: Told) -> tuple[bytes, Iterator[memoryview]]:
+    def describe(
+        self, layouts: list[ddp.Layout], start: bytes, told: Told | None = None
+    ) -> tuple[bytes, Iterator[memoryview]]:
         """The replicated state for a peer: a pickled description, and the contents of its tensors in order.
 
         `layouts`: buckets of each DDP module's next step; `start`: see `capture_start`; `told`: see late.py.
@@ -269,7 +271,7 @@ class Protected:
             "tensors": [(key, tensor.dtype, tuple(tensor.shape)) for key, tensor in listed],
             "layouts": layouts,
             "start": start,
-            "told": told,
+            "told": told or Told(),
         }
         return pickle.dumps(description), (content_of(tensor) for _, tensor in listed)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
@@ -105,6 +105,9 @@ def test_the_habit_of_one_rank_is_everybodys(rank: Rank) -> None:
     for _ in range(3):
         rank.step()
     assert rank.calls == ["agree", "barrier", "barrier"]
+    rank.begin()
+    rank.reduce(times=2)
+    assert max(rank.gate.own.boundaries()[0]) == rank.boundary, "the state of the first reduction is of no use"
 
 
 def test_what_changes_between_reductions_is_safe_before_any_rank_goes_on(rank: Rank) -> None:
@@ -171,15 +174,20 @@ def test_a_habit_that_begins_later_is_safe_on_its_own_rank_and_told_of(rank: Ran
 def test_what_changes_after_the_optimizer_is_looked_for_and_not_told_of(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    captures: list[object] = []
+    captures: list[bytes] = []
     capture = rank.protected.capture_small
-    monkeypatch.setattr(rank.protected, "capture_small", lambda recorded: captures.append(0) or capture(recorded))
+
+    def counted(recorded: Mapping[str, object]) -> bytes:
+        captures.append(capture(recorded))
+        return captures[-1]
+
+    monkeypatch.setattr(rank.protected, "capture_small", counted)
     counts = []
-    for after in (lambda: None, rank.count, lambda: None, lambda: None):
+    for counts_after in (False, True, False, False):
         captures.clear()
         rank.step()
         counts.append(len(captures))
-        after()
+        rank.counter.value += counts_after
     assert rank.calls == ["agree"] and not rank.said
     assert counts[1] == counts[3] == counts[2] - 1, "a job without the habit pays for no capture"
 
@@ -194,8 +202,11 @@ def test_a_state_that_is_sent_twice_is_not_safe_by_its_first_coming(monkeypatch:
 
     monkeypatch.setattr(PeerClient, "put", slowly)
     holder = Exchange(Protected(), "127.0.0.1", "token")
-    differing: Callable[[int], None] = pytest.fail
-    replicator = Replicator(0, holder.address, "token", confirmed.release, 4, Throttle(None), differing)
+
+    def never(boundary: int) -> None:
+        raise AssertionError(boundary)
+
+    replicator = Replicator(0, holder.address, "token", confirmed.release, 4, Throttle(None), never)
     for payload in (b"first", b"second"):
         replicator.send(5, payload, checksum(payload))
     assert confirmed.acquire(timeout=30) and not replicator.safe(5)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from phoenix_core.errors import SnapshotUnavailable, UsageError
-from phoenix_core.late import Told
 from phoenix_core.packing import fill, memory_of, pack
 from phoenix_core.snapshot import Protected
 
@@ -49,7 +48,7 @@ def job(seed: int, steps: int) -> tuple[Protected, torch.nn.Sequential, torch.op
 
 
 def transfer(giver: Protected, taker: Protected) -> None:
-    described, parts = giver.describe(layouts=[], start=giver.capture_start(), told=Told())
+    described, parts = giver.describe(layouts=[], start=giver.capture_start())
     description, rooms = taker.place(described)
     for part, room in zip(parts, rooms, strict=True):
         room[:] = part
