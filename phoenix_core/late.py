@@ -21,7 +21,7 @@ from phoenix_core.packing import pack
 
 Item = tuple[str, ...]
 Changed = Mapping[Item, tuple[tuple[bytes | None, ...], bytes | None]]
-"""By item: what it was whenever the state was sent before the optimizer, and what it became; None where it was missing."""
+"""By item: what it was whenever the state was sent before the optimizer, and what it became; None: it was not there."""
 
 
 @dataclass(frozen=True)
