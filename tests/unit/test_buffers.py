@@ -111,6 +111,6 @@ def test_large_buffers_and_extra_state_that_change_late_are_taken_over() -> None
         ready, small = twin.capture_small({}), dead.capture_small({})
         theirs.get_buffer("large").add_(1)
         theirs.grow(3, 2.0)
-        result = late.taken_over(small, late.changed(ready, twin.capture_small({})))
-        taker.load_small(result)
+        result = late.taken_over(small, late.changed([ready], twin.capture_small({})))
+        taker.load_small(bytes(result))
     assert mine.seen() == theirs.seen()
