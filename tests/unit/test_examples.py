@@ -94,7 +94,7 @@ def test_the_numbers_of_changed_lines_are_the_real_ones(kind: str) -> None:
 def test_each_message_to_a_script_is_explained() -> None:
     """By how its longest piece of fixed text begins."""
     guide = GUIDE.read_text()
-    modules = ("training", "misuse", "snapshot", "data")
+    modules = ("training", "misuse", "snapshot", "gradients", "data")
     messages = [m for name in modules for m in usage_errors(ROOT / "phoenix_core" / f"{name}.py")]
     assert len(messages) > 10
     from phoenix_core import advice
