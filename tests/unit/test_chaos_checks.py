@@ -57,6 +57,17 @@ def test_fired_is_unknown_without_a_receipt_or_when_missed() -> None:
     assert (result.verdict, "rank 1 has ended" in result.detail) == (Verdict.UNKNOWN, True)
 
 
+def test_a_missed_fault_never_passes_even_where_nobody_asked_whether_it_fired() -> None:
+    silent = without(disturbed(), kind("fault_injected"))
+    plan = replace(scenario(), checks=("agreement",))
+    results = run_checks(evidence(silent, scenario=plan))
+    assert {name: one.verdict for name, one in results.items()} == {
+        "fired": Verdict.UNKNOWN,
+        "agreement": Verdict.PASS,
+    }
+    assert list(run_checks(evidence(silent, scenario=plan, asked=[]))) == ["agreement"]
+
+
 def test_a_fault_that_came_too_late_is_missed_and_a_refused_request_is_none() -> None:
     refused = event("fault_missed", 40, fault="bad", kind="meteor", reason="unknown fault kind")
     assert checks.fired(evidence([*disturbed(), refused])).verdict is Verdict.PASS
