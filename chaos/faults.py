@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chaos.cluster.shapes import LEAST_NODES
+from chaos.contradictions import contradiction
 from chaos.errors import InvalidFault
 from chaos.fields import text
 from chaos.kinds import FaultKind, Fidelity, Scope, fault_kind
@@ -166,10 +167,10 @@ def _checked_params(kind: FaultKind, params: object) -> dict[str, object]:
         raise InvalidFault(f"must be a mapping, not {params!r}", field="params")
     for violation in violations(dict(params), kind.params_schema):
         raise InvalidFault(violation.message, field=f"params.{violation.field}".rstrip("."))
-    if params.get("count", 1) != 1 and "period_s" not in params:
-        message = "counts periods, and without period_s there are none: give both, or leave it out"
-        raise InvalidFault(message, field="params.count")
-    return with_defaults(params, kind.params_schema)
+    whole = with_defaults(params, kind.params_schema)
+    if (wrong := contradiction(kind.kind, whole)) is not None:
+        raise InvalidFault(wrong[1], field=f"params.{wrong[0]}")
+    return whole
 
 
 __all__ = [

@@ -6,14 +6,10 @@ from typing import Final
 
 from chaos.faultkind import WORKERS, FaultKind, Fidelity, Json, Scope, params, ttl_s
 from chaos.nvml.effects import CUDA_ERRORS
-from chaos.nvml.xid_lines import LOST, RECOVERY_ACTIONS
+from chaos.nvml.xid_lines import RECOVERY_ACTIONS
 from phoenix_core.xids import catalogue
 
 _XIDS: Final[Json] = {"type": "integer", "enum": sorted(catalogue())}
-_ONLY_WHEN_LOST: Final[Json] = {
-    "if": {"properties": {"numberless": {"const": True}}, "required": ["numberless"]},
-    "then": {"properties": {"xid": {"const": LOST}}},
-}
 
 GPU_XID: Final = FaultKind(
     kind="gpu_xid",
@@ -59,6 +55,5 @@ GPU_XID: Final = FaultKind(
             ttl_s=ttl_s("Seconds until the GPU is well again"),
         ),
         "required": ["xid"],
-        **_ONLY_WHEN_LOST,
     },
 )

@@ -188,6 +188,39 @@ def test_each_kind_has_an_injector_of_that_kind_and_says_all_that_a_form_needs()
         assert kind.params_schema["additionalProperties"] is False
 
 
+@pytest.mark.parametrize(
+    ("kind", "params", "field", "says"),
+    [
+        ("network_partition", {"period_s": 10, "count": 5, "ttl_s": 44}, "ttl_s", "take 45 s: make it longer"),
+        ("network_partition", {"period_s": 10, "count": 7}, "ttl_s", "is over after 60 s"),
+        ("gpu_xid", {"xid": 13, "numberless": True}, "xid", "lost GPU (79)"),
+        ("gpu_xid", {"xid": 79, "numberless": True, "words": "gone"}, "words", "words of its own"),
+        ("gpu_xid", {"xid": 13, "witnesses": "nvml", "words": "gone"}, "words", "nothing is written to the log"),
+        ("gpu_xid", {"xid": 79, "recovery": 2}, "recovery", "only Xid 154 announces it"),
+        ("gpu_xid", {"xid": 13, "effect": "none", "code": 700}, "code", "no error is raised"),
+        ("gpu_xid", {"xid": 119, "code": 700}, "code", "the effect of this Xid is hang"),
+    ],
+)
+def test_a_parameter_that_would_be_ignored_is_refused(kind: str, params: dict[str, Any], field: str, says: str) -> None:
+    with pytest.raises(InvalidFault) as refusal:
+        PlannedFault.from_json({"id": "f", "kind": kind, "target": {"rank": 0}, "params": params})
+    assert refusal.value.field == f"params.{field}" and says in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        ("network_partition", {"period_s": 10, "count": 5, "ttl_s": 45}),
+        ("gpu_xid", {"xid": 79, "then": [154], "recovery": 2}),
+        ("gpu_xid", {"xid": 119, "effect": "raise", "code": 700}),
+        ("gpu_xid", {"xid": 79, "numberless": True}),
+    ],
+)
+def test_parameters_that_go_together_survive_their_json(kind: str, params: dict[str, Any]) -> None:
+    fault = PlannedFault.from_json({"id": "f", "kind": kind, "target": {"rank": 0}, "params": params})
+    assert PlannedFault.from_json(fault.to_json()) == fault
+
+
 def test_a_count_of_periods_needs_periods() -> None:
     flapping = {"id": "f", "kind": "network_partition", "target": {"rank": 0}, "params": {"count": 3}}
     with pytest.raises(InvalidFault) as refusal:
