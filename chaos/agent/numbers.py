@@ -77,14 +77,23 @@ def _in_optimizer(given: Given, tensor_of: Callable[[Any], Any], change: Change)
     draw, torch = _draw(given), loaded_torch()
 
     def act(*visited: Any) -> None:
-        optimizer = visited[0]
+        try:
+            given.answer(**changed(visited[0]))
+        except Refused as refusal:
+            given.refuse(str(refusal))
+        except Exception as error:  # the training calls us: it may meet the wrong number, and nothing else of ours
+            given.refuse(f"the agent failed: {type(error).__name__}: {error}")
+
+    def changed(optimizer: Any) -> dict[str, object]:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         there = [(index, tensor_of(one)) for index, one in enumerate(parameters)]
         full = [(index, _local(one)) for index, one in there if one is not None and _local(one).numel()]
+        if not full:
+            raise Refused("the optimizer that came first has no such numbers in this step")
         index, tensor = draw.choice(full)
         element = tuple(draw.randrange(size) for size in tensor.shape)
         with torch.no_grad():
-            given.answer(parameter=index, element=list(element), **change(tensor[element], draw, given))
+            return {"parameter": index, "element": list(element), **change(tensor[element], draw, given)}
 
     at_place(("optimizer",), act, given.order.within_s, lambda: given.released)
 
@@ -99,7 +108,9 @@ def _flip(cell: Any, draw: random.Random, given: Given) -> dict[str, object]:
     torch, bits = loaded_torch(), 8 * cell.element_size()
     whole = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[bits]
     wanted = given.order.params.get("bit")
-    bit = draw.randrange(bits) if wanted is None else min(int(str(wanted)), bits - 1)
+    bit = draw.randrange(bits) if wanted is None else int(str(wanted))
+    if bit >= bits:
+        raise Refused(f"bit {bit} was asked for, and an element ({cell.dtype}) has the bits 0..{bits - 1}")
     before = repr(cell.item())
     cell.view(whole).bitwise_xor_(1 << bit if bit < bits - 1 else -(1 << bit))
     return {"bit": bit, "before": before, "after": repr(cell.item())}

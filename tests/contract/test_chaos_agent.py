@@ -316,6 +316,11 @@ def test_collectives_and_numbers_of_plain_ddp_go_wrong_as_ordered(tmp_path: Path
     with Victim(tmp_path, ALONE) as victim:
         flipped = victim.inject("parameter_bitflip", bit=3).injection.proof
         assert flipped["bit"] == 3 and flipped["before"] != flipped["after"]
+        with pytest.raises(
+            TargetGone, match=r"bit 32 was asked for, and an element \(torch.float32\) has the bits 0..31"
+        ):
+            victim.inject("gradient_bitflip", bit=32)
+        victim.goes_on("steps")
         assert victim.inject("collective_skip", nth=3).injection.proof["collective"] == "DDP's all_reduce"
         victim.goes_on("steps")
         assert victim.beats == 0
