@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chaos.conductor import Stop
-from chaos.errors import ChaosError, TrialError, Unsupported
+from chaos.errors import ChaosError, InvalidScenario, TrialError, Unsupported
 from chaos.faults import PlannedFault
 from chaos.provenance import provenance
 from chaos.record import Result, TrialDirectory, utc_now, write_atomically, write_text, writing
@@ -46,7 +46,7 @@ class Nightly:
         self.suite = suite
         self.directory = directory.absolute()
         self._runtimes = runtimes
-        self._refused = _refusals(suite, runtimes)
+        self._refused = refusals(suite, runtimes)
         self._undisturbed = UndisturbedRuns()
         self._began = time.monotonic()
         self.summary = Summary(
@@ -112,19 +112,20 @@ class Nightly:
         write_atomically(self.directory / "summary.json", self.summary.to_json())
 
 
-def plan(suite: Suite) -> str:
+def plan(suite: Suite, refused: Mapping[str, str]) -> str:
     """What would run: every trial, and every fault of it with the choices that its seed makes."""
     lines = []
     for trial in suite.trials:
         lines.append(f"{trial.name}  ({trial.scenario.workload}, {trial.scenario.steps} steps)")
+        lines += [f"  skipped here: {reason}"] if (reason := refused[_place(trial)]) else []
         for fault in _drawn_of(trial):
             who, when = (json.dumps(part.to_json()) for part in (fault.target, fault.trigger))
             lines.append(f"  {fault.id}  {fault.kind}  {who}  {when}{f'  {fault.reason}' if fault.reason else ''}")
     return "\n".join(lines)
 
 
-def plan_document(suite: Suite) -> dict[str, object]:
-    """The same for programs."""
+def plan_document(suite: Suite, refused: Mapping[str, str]) -> dict[str, object]:
+    """The same for programs; `skipped` says why a trial would not run, and is empty where it would."""
     trials = [
         {
             "name": trial.name,
@@ -132,6 +133,7 @@ def plan_document(suite: Suite) -> dict[str, object]:
             "seed": trial.scenario.seed,
             "workload": trial.scenario.workload,
             "steps": trial.scenario.steps,
+            "skipped": refused[_place(trial)],
             "faults": [fault.to_json() for fault in _drawn_of(trial)],
         }
         for trial in suite.trials
@@ -144,7 +146,7 @@ def _drawn_of(trial: PlannedTrial) -> list[PlannedFault]:
     return [drawn(one, seed=scenario.seed, world_size=scenario.cluster.world_size) for one in scenario.planned]
 
 
-def _refusals(suite: Suite, runtimes: Mapping[str, Runtime]) -> dict[str, str]:
+def refusals(suite: Suite, runtimes: Mapping[str, Runtime] = RUNTIMES) -> dict[str, str]:
     """Why this machine cannot do a scenario; empty where it can. Raises InvalidScenario for one that none can."""
     refused: dict[str, str] = {}
     for trial in suite.trials:
@@ -155,6 +157,8 @@ def _refusals(suite: Suite, runtimes: Mapping[str, Runtime]) -> dict[str, str]:
             refused[place] = ""
         except Unsupported as error:
             refused[place] = error.reason
+        except InvalidScenario as error:
+            raise InvalidScenario(error.reason, source=f"scenario {trial.scenario.name}", field=error.field) from error
     return refused
 
 

@@ -74,9 +74,10 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except OSError as error:
-        # Standard output on a full disk, most likely; what else fails so has a message of its own.
+        # Standard output on a full disk, most likely; what else fails so has a message of its own, or names a file.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
-        print(f"phoenix: cannot write the output: {error.strerror or error}", file=sys.stderr)
+        what = "cannot write the output" if error.filename is None else f"cannot use {error.filename}"
+        print(f"phoenix: {what}: {error.strerror or error}", file=sys.stderr)
         raise SystemExit(1) from None
     raise SystemExit(0)
 

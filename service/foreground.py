@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from chaos.errors import ChaosError
+from chaos.errors import ChaosError, InvalidScenario
 from chaos.reading import Event
 from chaos.record import Part, Result, TrialDirectory
-from chaos.runtimes import runtime_for, with_extra
+from chaos.runtimes import Runtime, runtime_for, with_extra
 from chaos.scenario import Scenario, load_scenario
 from chaos.trial import EXIT_USAGE, INTERRUPTED, exit_code, interruptible, interruption, summary
 from chaos.trial import run_trial as run_in_directory
@@ -28,7 +28,7 @@ def run_trial(path: Path, directory: Path | None, *, as_json: bool) -> int:
     try:
         scenario = load_scenario(path)
         runtimes = with_extra(os.environ.get("PHOENIX_RUNTIMES", ""))
-        runtime_for(scenario, runtimes)  # what cannot be run leaves no directory behind
+        _check(scenario, runtimes, path)  # what cannot be run leaves no directory behind
         trial = TrialDirectory.create(directory or _new_directory(scenario), scenario)
         with interruptible() as stop, Watch(scenario, visible=not as_json and sys.stdout.isatty()) as watch:
             result = run_in_directory(trial, runtimes=runtimes, observer=watch.observe, stop=stop)
@@ -39,6 +39,14 @@ def run_trial(path: Path, directory: Path | None, *, as_json: bool) -> int:
     if result.error == INTERRUPTED:
         print(f"phoenix: {interruption(trial.path)}", file=sys.stderr)
     return exit_code(result)
+
+
+def _check(scenario: Scenario, runtimes: Mapping[str, Runtime], path: Path) -> None:
+    """Raises InvalidScenario, with the file, where it cannot be run here."""
+    try:
+        runtime_for(scenario, runtimes)
+    except InvalidScenario as error:
+        raise InvalidScenario(error.reason, source=str(path), field=error.field) from error
 
 
 class Watch:

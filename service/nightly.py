@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from chaos.errors import ChaosError, TrialError
-from chaos.nightly import Nightly, plan, plan_document
+from chaos.nightly import Nightly, plan, plan_document, refusals
 from chaos.record import check_report, write_text
-from chaos.runtimes import find_runtime, with_extra
+from chaos.runtimes import with_extra
 from chaos.suite import Suite, load_suite
 from chaos.summary import Entry, Summary, junit, markdown, tally
 from chaos.trial import EXIT_CODES, EXIT_INTERRUPTED, EXIT_USAGE, interruptible
@@ -52,9 +52,8 @@ def run_nightly(options: Options) -> int:
         suite = load_suite(options.suite)
         runtimes = with_extra(os.environ.get("PHOENIX_RUNTIMES", ""))
         if options.dry_run:
-            for trial in suite.trials:
-                find_runtime(trial.scenario.runtime, runtimes)
-            print(json.dumps(plan_document(suite)) if options.as_json else plan(suite))
+            refused = refusals(suite, runtimes)
+            print(json.dumps(plan_document(suite, refused)) if options.as_json else plan(suite, refused))
             return 0
         if [options.as_json, *map(_is_output, (options.junit, options.markdown))].count(True) > 1:
             raise ChaosError("standard output takes one document: give `-` or --json once, and files for the others")

@@ -17,7 +17,7 @@ import pytest
 from chaos import runtimes
 from chaos.cluster.abilities import Abilities
 from chaos.errors import InvalidScenario, TrialError
-from chaos.nightly import Nightly, plan
+from chaos.nightly import Nightly, plan, refusals
 from chaos.procfs import all_processes
 from chaos.record import TrialDirectory
 from chaos.suite import Suite, suite_from
@@ -127,10 +127,15 @@ def test_what_none_can_run_is_refused_before_anything_is_started(run_dir: Path) 
 
 def test_the_plan_tells_what_the_seeds_choose() -> None:
     poisson = KILL | {"target": {"random_rank": True}, "trigger": {"poisson": {"mtbf_s": 3, "count": 2}}}
-    told = plan(suite(entry("a", faults=[poisson])))
+
+    def planned(**changes: Any) -> str:
+        asked = suite(entry("a", faults=[poisson], **changes))
+        return plan(asked, refusals(asked, {"fake": FakeRuntime()}))
+
+    told = planned()
     assert told.splitlines()[0] == "a  (gpt-tiny, 40 steps)"
     assert re.match(r'  kill-1  process_kill  {"rank": [0-3]}  {"after_s": ', told.splitlines()[1])
-    assert told == plan(suite(entry("a", faults=[poisson]))) != plan(suite(entry("a", faults=[poisson], seed=9)))
+    assert told == planned() != planned(seed=9)
 
 
 def command(run_dir: Path, plan: str, *more: str) -> subprocess.Popen[str]:

@@ -162,7 +162,16 @@ def test_a_dry_run_of_a_suite_for_programs_and_with_a_mistake(tmp_path: Path) ->
     assert told["trials"][0]["faults"][0]["kind"] == "process_kill"
     path.write_text(json.dumps(SUITE).replace('"steps"', '"runtime": "nobody", "steps"'))
     done = CliRunner().invoke(app, ["nightly", str(path), "--dry-run"])
-    assert done.exit_code == 2 and "unknown runtime 'nobody'" in done.output
+    assert done.exit_code == 2 and "scenario k: runtime: unknown runtime 'nobody'" in done.output
+
+
+def test_a_dry_run_says_what_this_machine_would_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.runtimes.no_gpus", lambda: "there is no compiler")
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps(SUITE).replace('"steps"', '"cluster": {"gpus": "r570"}, "steps"'))
+    done = CliRunner().invoke(app, ["nightly", str(path), "--dry-run", "--json"])
+    assert [one["skipped"] for one in json.loads(done.stdout)["trials"]] == ["there is no compiler"] * 2
+    assert "skipped here: there is no compiler" in CliRunner().invoke(app, ["nightly", str(path), "--dry-run"]).output
 
 
 @pytest.mark.parametrize("name", ["", "suite.json/below.xml"])
