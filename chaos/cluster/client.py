@@ -100,8 +100,13 @@ class HandClient:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
         deadline = time.monotonic() + ANSWER_S
         while not self._answers:
-            if not self._read() or time.monotonic() >= deadline:
-                raise TargetGone(self._failure or "the process that holds network faults has ended or does not answer")
+            if not self._read():
+                raise TargetGone(self._failure or "the process that holds network faults has ended")
+            if time.monotonic() >= deadline:
+                # Else it might still do what we call missed, and its answer be taken for that to the next question.
+                self._process.kill()
+                silent = f"the process that holds network faults did not answer within {ANSWER_S:g} s"
+                raise TargetGone(f"{silent}, and was ended with all that it held")
             if not self._answers:
                 select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
         return self._answers.popleft()
