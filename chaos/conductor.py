@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from chaos.errors import TargetGone
+from chaos.errors import InvalidFault, TargetGone
 from chaos.faults import PlannedFault
 from chaos.injectors import INJECTORS, Active, Injector, Pending
 from chaos.injectors.process import SEVERAL
@@ -84,9 +84,9 @@ class Faults:
     """
 
     def __init__(self, scenario: Scenario, writer: EventWriter, injectors: Mapping[str, Injector] = INJECTORS) -> None:
-        cluster = scenario.cluster
+        self._cluster = scenario.cluster
         self.roster = Roster()
-        self.schedule = Schedule(scenario.planned, seed=scenario.seed, world_size=cluster.world_size)
+        self.schedule = Schedule(scenario.planned, seed=scenario.seed, world_size=scenario.cluster.world_size)
         self.asked: list[PlannedFault] = list(scenario.planned)
         self.over = False
         self._halts: dict[str, str] = {}
@@ -131,6 +131,11 @@ class Faults:
     def request(self, fault: PlannedFault, now: int) -> None:
         """A live request; one whose id is known was made before (a client repeats itself after a crash)."""
         if any(fault.id == other.id for other in self.asked):
+            return
+        try:
+            self._cluster.check(fault)
+        except InvalidFault as error:
+            self.miss(fault.id, fault.kind, str(error))  # it never was a fault here: refused, and asked for by nobody
             return
         self.asked.append(fault)
         if self.over:

@@ -112,7 +112,7 @@ def parse_request(line: bytes) -> Request:
     """Never raises: a line that is wrong becomes a refusal, so that one bad client cannot end a trial."""
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter where it is nested too deeply
         return RefusedRequest(fault="", kind="", reason=f"not JSON: {line[:80]!r}")
     if not isinstance(data, Mapping):
         return RefusedRequest(fault="", kind="", reason=f"not a JSON object: {line[:80]!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,18 @@ def test_a_halt_takes_back_what_lasts_and_lets_nothing_new_happen_until_a_releas
     trial.faults.release()
     trial.ask("d")
     assert [held.injection.fault for held in trial.injector.held] == ["a", "d"]
+
+
+def test_a_request_that_this_cluster_cannot_do_is_refused_and_ends_nothing(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    for number, (kind, why) in enumerate([("network_partition", "cluster.isolation"), ("gpu_xid", "cluster.gpus")]):
+        asked = {"fault": f"f{number}", "kind": kind, "target": {"rank": 0}, "params": {"xid": 79} if number else {}}
+        request = parse_request(json.dumps(asked).encode())
+        assert isinstance(request, FaultRequest)
+        trial.faults.request(request.fault, now=5)
+        assert trial.told("fault_missed")[-1][0] == f"f{number}" and why in trial.told("fault_missed")[-1][1]
+    assert trial.faults.asked == []
+    assert "not JSON" in str(parse_request(b"[" * 100_000).audit["reason"])
 
 
 def test_each_of_several_halts_has_to_be_released(tmp_path: Path) -> None:
