@@ -31,7 +31,8 @@ class HandClient:
         self._over: dict[str, dict[str, Any]] = {}
         self._answers: deque[dict[str, Any]] = deque()
         self._failure = ""
-        self._held: dict[str, dict[str, object]] = {}
+        self._held: dict[str, tuple[int, dict[str, object]]] = {}
+        """What was ordered, and the hand (by its pid) that holds it."""
         self._start()
 
     def part(self, fault: str, blocks: Iterable[Block], **limits: object) -> dict[str, Any]:
@@ -43,28 +44,35 @@ class HandClient:
         answer = self._ask(apply=fault, **order)
         if "refused" in answer:
             raise TargetGone(f"it could not be applied: {answer['reason']}")
-        self._held[fault] = order
+        self._held[fault] = self._process.pid, order
         return answer
 
     def over(self, fault: str) -> str:
         """Why this fault has ended by itself; empty while the hand holds it. Does not block."""
-        if not self._read():
+        if not self._read() or self._was_killed_with(fault):
             return "the process that held it was killed"
         return str(self._over[fault]["reason"]) if fault in self._over else ""
 
     def revert(self, fault: str) -> dict[str, Any]:
         """{"healed", "proof"}: what was seen of the end, whoever brought it about."""
-        order = self._held.pop(fault, {})
+        gone_with_it = self._was_killed_with(fault)
+        _, order = self._held.pop(fault, (0, {}))
         try:
             if not self._read():
-                # Its rules have gone with it, says the kernel's documentation; another hand looks whether that is so.
                 self._end()
                 self._start()
+                gone_with_it = True
+            if gone_with_it:
+                # Its rules have gone with it, says the kernel's documentation; another hand looks whether that is so.
                 return self._ask(verify=fault, **order)
             answer = self._over.pop(fault, None) or self._ask(revert=fault)
             return self._over.pop(fault, None) or answer  # it may have ended by itself while we asked
         except (TargetGone, TrialError) as error:
             return {"healed": False, "proof": {"unknown": str(error)}}
+
+    def _was_killed_with(self, fault: str) -> bool:
+        """Whether another hand held it than there is now; one that said of its end before has no more to say."""
+        return fault not in self._over and fault in self._held and self._held[fault][0] != self._process.pid
 
     def close(self) -> None:
         assert self._process.stdin is not None
