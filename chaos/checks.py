@@ -127,12 +127,21 @@ def _boundary_of(receipt: Event) -> int | None:
     return None if number is None else int(number[0])
 
 
+_COUNTED: Final = {
+    "operations": "no file was touched",
+    "steps": "no step was taken",
+    "nr_throttled": "nobody wanted more of a core than there was",
+}
+"""What some faults count while they last, and what it means that this is still zero at their end."""
+
+
 def _without_effect(events: Sequence[Event]) -> str:
-    """A slow disk that nobody used while it was slow."""
+    """A slow disk that nobody used while it was slow, and the like."""
     for event in events:
         proof = event.data.get("proof")
-        if event.kind == "fault_reverted" and isinstance(proof, Mapping) and proof.get("operations") == 0:
-            return f"{event.data.get('fault')}: no file was touched while {event.data.get('kind')} lasted"
+        for name, nothing in _COUNTED.items() if event.kind == "fault_reverted" and isinstance(proof, Mapping) else ():
+            if proof.get(name) == 0:
+                return f"{event.data.get('fault')}: {nothing} while {event.data.get('kind')} lasted"
     return ""
 
 

@@ -110,10 +110,13 @@ def test_a_checkpoint_that_is_whole_again_may_serve() -> None:
     assert checks.fired(evidence(other)).verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize(("operations", "verdict"), [(0, Verdict.UNKNOWN), (3, Verdict.PASS)])
-def test_a_slow_disk_that_nobody_used_proves_nothing(operations: int, verdict: Verdict) -> None:
-    slow = changed(disturbed(), kind("fault_injected"), kind="disk_slow")
-    over = event("fault_reverted", 90, worker="w1", fault="f", kind="disk_slow", proof={"operations": operations})
+@pytest.mark.parametrize(("times", "verdict"), [(0, Verdict.UNKNOWN), (3, Verdict.PASS)])
+@pytest.mark.parametrize(
+    ("fault", "counted"), [("disk_slow", "operations"), ("straggle", "steps"), ("cpu_throttle", "nr_throttled")]
+)
+def test_what_lasted_and_slowed_nobody_proves_nothing(fault: str, counted: str, times: int, verdict: Verdict) -> None:
+    slow = changed(disturbed(), kind("fault_injected"), kind=fault)
+    over = event("fault_reverted", 90, worker="w1", fault="f", kind=fault, proof={counted: times})
     assert checks.fired(evidence([*slow, over])).verdict is verdict
 
 
