@@ -18,6 +18,7 @@ from chaos.errors import TargetGone
 from chaos.faultkind import FaultKind
 from chaos.faults import PlannedFault
 from chaos.injectors.base import Active, Reverted, receipt
+from chaos.injectors.claims import LIMITS, SIGNALS, Claim
 from chaos.injectors.process import open_identified
 from chaos.kinds_process import CPU_THROTTLE, PROCESS_OOM
 from chaos.roster import WorkerInfo
@@ -46,17 +47,19 @@ class ProcessOom:
         self._boxes = boxes
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        pidfd = open_identified(worker)
+        claim = Claim(fault.id, [worker]).by(LIMITS)
+        pidfd = _opened(worker, claim)
         at = time.monotonic_ns()
         limit: _Limit | None = _grouped_memory(worker.pid) or _limited_space(worker.pid)
         if limit is None:
             os.close(pidfd)
+            claim.release()
             raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended")
         eaten = None
         if self._boxes is not None and isinstance(limit, _MemoryGroup):
             order = Order(act="eat", params={"bytes": 4 * HEADROOM}, ttl_s=float(str(fault.params["ttl_s"])))
             eaten = send(box_of(self._boxes, worker.pid, worker.start_ticks), order)
-        return _Limited(self.kind, fault, worker, pidfd, at, limit, eaten)
+        return _Limited(self.kind, fault, worker, pidfd, at, limit, claim, eaten)
 
 
 class CpuThrottle:
@@ -65,10 +68,26 @@ class CpuThrottle:
     kind: Final[FaultKind] = CPU_THROTTLE
 
     def inject(self, fault: PlannedFault, worker: WorkerInfo) -> Active:
-        pidfd, share = open_identified(worker), float(str(fault.params["share"]))
+        claim = Claim(fault.id, [worker]).by(LIMITS)
+        pidfd, share = _opened(worker, claim), float(str(fault.params["share"]))
         at = time.monotonic_ns()
-        limit: _Limit = _grouped_cpu(worker.pid, share) or _DutyCycle(pidfd, share)
-        return _Limited(self.kind, fault, worker, pidfd, at, limit, None)
+        limit: _Limit | None = _grouped_cpu(worker.pid, share)
+        if limit is None:
+            try:
+                claim.by(SIGNALS)
+            except TargetGone:
+                os.close(pidfd)
+                raise
+            limit = _DutyCycle(pidfd, share)
+        return _Limited(self.kind, fault, worker, pidfd, at, limit, claim, None)
+
+
+def _opened(worker: WorkerInfo, claim: Claim) -> int:
+    try:
+        return open_identified(worker)
+    except TargetGone:
+        claim.release()
+        raise
 
 
 class _Limited:
@@ -84,11 +103,12 @@ class _Limited:
         pidfd: int,
         at: int,
         limit: _Limit,
+        claim: Claim,
         eaten: Slot | None,
     ) -> None:
         self.ttl_s = float(str(fault.params["ttl_s"]))
         self.injection = receipt(fault, kind, worker, at, limit.proof)
-        self._pidfd, self._limit, self._eaten = pidfd, limit, eaten
+        self._pidfd, self._limit, self._claim, self._eaten = pidfd, limit, claim, eaten
 
     def revert(self) -> Reverted:
         if self._pidfd < 0:
@@ -101,6 +121,7 @@ class _Limited:
         return Reverted(alive=alive, proof=seen)
 
     def close(self) -> None:
+        self._claim.release()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

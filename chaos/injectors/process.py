@@ -15,6 +15,7 @@ from chaos.errors import TargetGone
 from chaos.faultkind import FaultKind
 from chaos.faults import PlannedFault
 from chaos.injectors.base import Active, Reverted, receipt
+from chaos.injectors.claims import SIGNALS, Claim
 from chaos.kinds_process import PROCESS_KILL, PROCESS_STOP, PROCESS_TERMINATE
 from chaos.procfs import all_processes, process_stat, start_ticks
 from chaos.roster import WorkerInfo
@@ -68,14 +69,21 @@ class _Signalled:
     ) -> None:
         self.ttl_s = ttl_s
         self._reverted_by = reverted_by
-        self._pidfds = _open_all(worker)
+        self._pidfds: list[int] = []
+        self._claim = Claim(fault.id, (worker, *worker.others))
+        if reverted_by is signal.SIGCONT:
+            self._claim.by(SIGNALS)
         try:
+            self._pidfds += _open_all(worker)
             at = time.monotonic_ns()
             for number in numbers:
                 self._send(number)
         except ProcessLookupError as error:
             self.close()
             raise TargetGone(f"{worker.worker} (pid {worker.pid}) has ended") from error
+        except TargetGone:
+            self.close()
+            raise
         # Which processes they were is news only where the target was more than one.
         proof = {SEVERAL: len(self._pidfds)} if worker.others else None
         self.injection = receipt(fault, kind, worker, at, proof)
@@ -104,6 +112,7 @@ class _Signalled:
         return Reverted(alive=bool(living) and stat is not None and not stat.ended)
 
     def close(self) -> None:
+        self._claim.release()
         while self._pidfds:
             os.close(self._pidfds.pop())
 
