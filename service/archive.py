@@ -178,14 +178,30 @@ def _opened(file: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(file) as archive:
             yield archive
-            # What is behind the last entry is empty (else that was none), and then comes the checksum of all.
-            while rest := archive.fileobj.read(1 << 20) if archive.fileobj else b"":
-                if rest.strip(b"\0"):
-                    raise ArchiveError(f"cannot unpack {file}: it is damaged")
+            _read_to_end(file, archive)
     except tarfile.ReadError as error:  # its own words name every compression that was tried
         raise ArchiveError(f"cannot unpack {file}: it is no whole tar file, as `phoenix export` writes it") from error
     except DAMAGED as error:
         raise ArchiveError(f"cannot unpack {file}: {error}") from error
+
+
+def _read_to_end(file: Path, archive: tarfile.TarFile) -> None:
+    """To tarfile whatever is no header is the end, also where the file was cut between two entries. Its real end is a
+    block of zeros at least, and nothing but zeros behind it; behind them comes the checksum of all, if there is one."""
+    stream = archive.fileobj
+    assert stream is not None
+    stream.seek(archive.offset)
+    rest = stream.read(tarfile.BLOCKSIZE)
+    whole = len(rest) == tarfile.BLOCKSIZE
+    while whole and rest:
+        whole = not rest.strip(b"\0")
+        rest = stream.read(1 << 20)
+    if not whole:
+        last = archive.getnames()[-1]
+        raise ArchiveError(
+            f"cannot unpack {file}: it is damaged or was cut behind {last} (byte {archive.offset} of the tar file): "
+            "copy or export it again"
+        )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,45 @@ def test_nothing_of_a_damaged_file_is_taken_over(
     assert rows(database)["trials"] == 3
 
 
-def test_a_header_that_is_damaged_does_not_end_a_file_unnoticed(
-    database: Database, tmp_path: Path, there: Path
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gz"])
+@pytest.mark.parametrize("inside", [0, 100], ids=["between two entries", "in a header"])
+def test_a_file_that_was_cut_where_an_entry_begins_is_not_whole(
+    database: Database, tmp_path: Path, there: Path, inside: int, pack: Callable[[bytes], bytes]
 ) -> None:
-    a_trial(tmp_path / "in" / "a"), a_trial(tmp_path / "in" / "b")
+    whole = packed(tmp_path / "whole.tar", *(a_trial(tmp_path / name) for name in "ab"), mode="w")
+    with tarfile.open(whole) as archived:
+        before, second = next(pair for pair in pairwise(archived) if pair[1].name == "b")
+        (tmp_path / "x.tar").write_bytes(pack(whole.read_bytes()[: second.offset + inside]))
+    for look in (
+        lambda: taken(database, [tmp_path / "x.tar"], there),
+        lambda: archive.read_decisions([tmp_path / "x.tar"]),
+    ):
+        with pytest.raises(ArchiveError, match=rf"was cut behind {before.name} \(byte {second.offset} .*again"):
+            look()
+    assert list(there.iterdir()) == []
+
+
+def test_what_ends_a_file_may_be_short(database: Database, tmp_path: Path, there: Path) -> None:
+    """One block of zeros says that nothing is missing."""
+    whole = packed(tmp_path / "whole.tar", a_trial(tmp_path / "a", RUN), mode="w")
+    with tarfile.open(whole) as archived:
+        archived.getmembers()
+        end = archived.offset + tarfile.BLOCKSIZE
+    (tmp_path / "x.tar").write_bytes(whole.read_bytes()[:end])
+    assert [item.trial for item in taken(database, [tmp_path / "x.tar"], there)] == ["run-1-1"]
+
+
+@pytest.mark.parametrize("name", [b"a/spec.json", b"b"], ids=["in the middle", "the last"])
+def test_a_header_that_is_damaged_does_not_end_a_file_unnoticed(
+    database: Database, tmp_path: Path, there: Path, name: bytes
+) -> None:
     file = tmp_path / "x.tar"
     with tarfile.open(file, "w", format=tarfile.USTAR_FORMAT) as archived:
-        archived.add(tmp_path / "in", "")
-    file.write_bytes(file.read_bytes().replace(b"b/spec.json", b"b/spec.jsom"))
+        archived.add(a_trial(tmp_path / "a"), "a")
+        archived.addfile(tarfile.TarInfo("b"))
+    content = file.read_bytes()
+    at = content.index(name + bytes(100 - len(name)))
+    file.write_bytes(content[:at] + b"?" + content[at + 1 :])
     with pytest.raises(ArchiveError, match="it is damaged"):
         taken(database, [file], there)
 
