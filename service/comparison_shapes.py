@@ -76,7 +76,8 @@ class ComparisonShape(Shape):
 
 
 class PointShape(Shape):
-    """All trials of one code in one session; the index is its place on the axis."""
+    """All trials of one code in one session; the index is its place on the axis. `values` are those of the first of
+    `trials`, in their order; trials that have none (not judged, say) follow."""
 
     index: int
     session: str
@@ -159,7 +160,7 @@ class HistoryShape(Shape):
 
 
 class SeriesItem(Shape):
-    """`current`: the scenario has this fault still. Trials, sessions and moment are those of the scenario."""
+    """`current`: the scenario has this fault still. What was measured is of the points that had it."""
 
     scenario: str
     fault: str

@@ -246,34 +246,31 @@ def codes(session: Session, scenario: str | None = None, *, most: int | None = N
 
 
 def series(session: Session) -> list[dict[str, object]]:
-    """What there is to choose from: scenario and fault with their metrics; first the faults that it had last."""
-    prints: dict[str, list[str]] = {}
-    for scenario, fingerprint in session.execute(select(PointRow.scenario, PointRow.fingerprint).distinct()):
-        prints.setdefault(scenario, []).append(fingerprint)
-    metrics: dict[str, dict[str, set[str]]] = {}
-    current: dict[str, list[str]] = {}
+    """What there is to choose from: scenario and fault with their metrics, and how much was measured of them; first the
+    faults that it had last."""
+    had: dict[str, list[dict[str, list[str]]]] = {}
     for scenario, text in session.execute(_choices()):
-        found = json.loads(text)
-        if found:
-            current.setdefault(scenario, list(found))
-        for fault, seen in found.items():
-            metrics.setdefault(scenario, {}).setdefault(fault, set()).update(seen)
-    extent = (func.sum(PointRow.trials), func.count(PointRow.session.distinct()), func.max(PointRow.last_at))
-    query = select(PointRow.scenario, *extent).group_by(PointRow.scenario).order_by(PointRow.scenario)
-    return [
-        {
-            "scenario": scenario,
-            "fault": fault,
-            "current": fault in current.get(scenario, [fault]),
-            "metrics": [metric for metric in METRICS if metric == SUCCESS or metric in seen],
-            "trials": trials,
-            "sessions": sessions,
-            "last_at": last,
-            "fingerprints": sorted(prints[scenario]),
-        }
-        for scenario, trials, sessions, last in session.execute(query)
-        for fault, seen in (metrics.get(scenario) or {"": set()}).items()
-    ]
+        had.setdefault(scenario, []).append(json.loads(text))
+    found: list[dict[str, object]] = []
+    for scenario, told in sorted(had.items()):
+        last = next((faults for faults in told if faults), {})
+        whole = _extent(session, PointRow.scenario == scenario)
+        for fault in dict.fromkeys(fault for faults in told for fault in faults) or [""]:
+            ever = not fault or all(fault in faults for faults in told)
+            own = whole if ever else _extent(session, _with_fault(session, scenario, fault))
+            seen = {metric for faults in told for metric in faults.get(fault, ())}
+            metrics = [metric for metric in METRICS if metric == SUCCESS or metric in seen]
+            current = fault in last or not last
+            found.append({"scenario": scenario, "fault": fault, "current": current, "metrics": metrics, **own})
+    return found
+
+
+def _extent(session: Session, where: ColumnElement[bool]) -> dict[str, object]:
+    """How much was measured, when last and on which machines."""
+    query = select(func.sum(PointRow.trials), func.count(PointRow.session.distinct()), func.max(PointRow.last_at))
+    trials, sessions, last = session.execute(query.where(where)).one()
+    prints = session.scalars(select(PointRow.fingerprint).where(where).distinct())
+    return {"trials": trials, "sessions": sessions, "last_at": last, "fingerprints": sorted(prints)}
 
 
 def machines(session: Session) -> list[dict[str, object]]:
@@ -312,16 +309,15 @@ def _choices(*where: ColumnElement[bool]) -> Select[str, str]:
 
 def _with_fault(session: Session, scenario: str, fault: str) -> ColumnElement[bool]:
     """Of points of which no trial was judged, the shape of the scenario says what faults it had."""
-    texts = [text for _, text in session.execute(_choices(PointRow.scenario == scenario))]
+    same = PointRow.scenario == scenario
+    texts = [text for _, text in session.execute(_choices(same))]
     having = PointRow.faults.in_([text for text in texts if fault in json.loads(text)])
     if NO_FAULTS not in texts:
-        return having
-    versions = session.scalars(
-        select(PointRow.version).where(PointRow.scenario == scenario, PointRow.faults == NO_FAULTS).distinct()
-    )
+        return and_(same, having)
+    versions = session.scalars(select(PointRow.version).where(same, PointRow.faults == NO_FAULTS).distinct())
     told = _described(session, list(versions))
     shapes = [version for version, shape in told.items() if fault in faults_in(shape)]
-    return or_(having, and_(PointRow.faults == NO_FAULTS, PointRow.version.in_(shapes)))
+    return and_(same, or_(having, and_(PointRow.faults == NO_FAULTS, PointRow.version.in_(shapes))))
 
 
 def _of(scenario: str | None) -> tuple[ColumnElement[bool], ...]:

@@ -97,11 +97,16 @@ async def test_the_history_of_a_fault_has_the_sessions_that_had_it(api: Harness)
     none = {**new, "times": {}, "judged": False}
     named = {"times": {"zz": times()}}
     fill(api.service.database, *(day(i, i, **named) for i in range(1, 6)), day(6, 6, **new), day(7, 7, **none))
+    fill(api.service.database, day(8, 8, **new, machine={**MACHINE, "cores": 4}))
     series = (await api.get("/history/series"))["items"]
-    assert [(item["fault"], item["current"]) for item in series] == [("b", True), ("zz", False)]
+    fields = ("fault", "current", "trials", "sessions", "last_at")
+    assert [(*(item[name] for name in fields), len(item["fingerprints"])) for item in series] == [
+        ("b", True, 3, 3, "2026-11-08T02:00:00Z", 2),
+        ("zz", False, 5, 5, "2026-11-05T02:00:00Z", 1),
+    ]
     asked: list[tuple[dict[str, str | int], str]] = [
-        ({}, "67"),
-        ({"fault": "b"}, "67"),
+        ({}, "678"),
+        ({"fault": "b"}, "678"),
         ({"fault": "zz", "limit": 3}, "345"),
     ]
     for query, codes in asked:
