@@ -149,10 +149,14 @@ class History:
             "values": [finite(value) for value in point.values],
             "not_recovered": sum(math.isinf(value) for value in point.values),
             "succeeded": succeeded,
-            "trials": [sample.trial for sample in point.samples],
+            "trials": [sample.trial for sample in sorted(point.samples, key=self._untimed)],
             "segment": next((n for n, s in enumerate(self.segments) if s.first <= index <= s.last), None),
             "spike": index in self.spikes,
         }
+
+    def _untimed(self, sample: TrialSample) -> bool:
+        """Trials of which there is no value come last, so that the first ones are those of the values."""
+        return self.metric not in sample.times.get(self.fault, {})
 
     def _change(self, index: int) -> dict[str, object]:
         before = next(segment for segment in self.segments if segment.last == index - 1)

@@ -130,6 +130,16 @@ def test_a_changed_scenario_breaks_the_line_too() -> None:
     assert document["breaks"] == [{"index": 4, "kind": "scenario", "fields": ["steps: 10 -> 99"]}]
 
 
+def test_values_are_those_of_the_first_trials() -> None:
+    """A trial that was not judged has none, wherever it was among them."""
+    shape = {**SHAPE, "faults": [{"id": "kill"}]}
+    differing: list[dict[str, Any]] = [{}, {"judged": False, "times": {}}, {}, {"times": {"kill": {"downtime": 1.0}}}]
+    samples = [sample(number, shape=shape, **changes) for number, changes in enumerate(differing)]
+    for metric, trials in (("recovery", ["t0", "t2", "t1", "t3"]), ("downtime", ["t0", "t2", "t3", "t1"])):
+        (point,) = history(samples, "kill-one", metric=metric).to_json()["points"]  # type: ignore[misc, attr-defined]
+        assert point["trials"] == trials and len(point["values"]) == (2 if metric == "recovery" else 3)
+
+
 def test_two_codes_of_one_night_are_two_points() -> None:
     both = [*night(1), *night(1, code=Code(commit="f" * 40, diff="d1ff"))]
     points = shown(history(both, "kill-one"))["points"]
