@@ -176,7 +176,7 @@ def _cost_texts(cell: Cell) -> list[str]:
 
 # --- the plot ---------------------------------------------------------------------------------------------------------
 
-_LEFT, _WIDE, _ROW, _TOP = 330, 520, 26, 54
+_LEFT, _WIDE, _ROW, _TOP = 400, 520, 26, 54
 
 
 def plot(contenders: Sequence[Contender], cells: Cells) -> str:
