@@ -128,3 +128,9 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def named(name: str) -> Json:
+    """A scenario, or with suite:NAME a suite, as a body says it."""
+    suite = name.removeprefix("suite:")
+    return {"scenario_name": name} if suite == name else {"suite": suite}

@@ -10,13 +10,25 @@ from typing import Annotated
 import typer
 
 from service.client import Client
-from service.commands.common import EXIT_OF, AsJson, Directory, Json, Reason, Server, connected, fail, show, table
+from service.commands.common import (
+    EXIT_OF,
+    AsJson,
+    Directory,
+    Json,
+    Reason,
+    Server,
+    connected,
+    fail,
+    named,
+    show,
+    table,
+)
 
 LOOK_S = 0.5
 
 
 def submit(
-    scenario: Annotated[str, typer.Argument(help="A scenario that the service knows by name, or a file.")],
+    scenario: Annotated[str, typer.Argument(help="A scenario that the service knows by name, a file, or suite:NAME.")],
     trials: Annotated[int, typer.Option(min=1, max=200, help="How often, each with a seed of its own.")] = 1,
     seed: Annotated[int | None, typer.Option(min=0, help="The first seed (else: the scenario's).")] = None,
     revision: Annotated[str | None, typer.Option(help="Run this revision of the service's --repository.")] = None,
@@ -26,8 +38,8 @@ def submit(
     directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Queue a run of a scenario. With --wait: exit code 0 pass, 1 fail, 3 unknown."""
-    body: Json = {"trials": trials, "seed": seed, "revision": revision, "reason": reason, **_named(scenario)}
+    """Queue a run of a scenario or a suite. With --wait: exit code 0 pass, 1 fail, 3 unknown."""
+    body: Json = {"trials": trials, "seed": seed, "revision": revision, "reason": reason, **_what_to_run(scenario)}
     with connected(server, directory) as client:
         run = client.post("/runs", body)
         if wait:
@@ -80,13 +92,13 @@ def _what(run: Json) -> str:
     return f"suite {run['suite']}" if run["suite"] else str(run["scenario"])
 
 
-def _named(scenario: str) -> Json:
+def _what_to_run(scenario: str) -> Json:
     """A file is sent whole, since the service reads none of the caller's."""
     path = Path(scenario)
     if not path.is_file():
         if path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1:  # no name of a scenario looks so
             fail(f"there is no file {scenario}" if not path.is_dir() else f"{scenario} is a directory; name a file")
-        return {"scenario_name": scenario}
+        return named(scenario)
     from chaos.errors import ChaosError
     from chaos.scenario import load_scenario
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands.common import AsJson, Directory, Json, Reason, Server, connected, fail, show, table
+from service.commands.common import AsJson, Directory, Json, Reason, Server, connected, fail, named, show, table
 
 app = typer.Typer(no_args_is_help=True, help="Schedules: what runs by itself, and when.")
 
@@ -41,7 +41,7 @@ def create(
         fail("choose one of --cron, --every and --at")
     body: Json = {
         "name": name, "kind": kinds[0], "timezone": timezone, "cron": cron, "every_s": every, "at": at,
-        "run": {"trials": trials, "revision": revision, **_target(scenario)}, "overlap": overlap, "base": base,
+        "run": {"trials": trials, "revision": revision, **named(scenario)}, "overlap": overlap, "base": base,
         "webhook": webhook, "stale_after_s": stale_after, "reason": reason,
     }  # fmt: skip
     with connected(server, directory) as client:
@@ -102,11 +102,6 @@ def firings(name: Name, server: Server = None, directory: Directory = None, as_j
     rows = [tuple(name.upper() for name in shown)]
     rows += [tuple(str(item[name] or "-") for name in shown) for item in answer["items"]]
     show(answer, as_json, lambda: table(rows))
-
-
-def _target(name: str) -> Json:
-    suite = name.removeprefix("suite:")
-    return {"scenario_name": name} if suite == name else {"suite": suite}
 
 
 def _change(verb: str, name: str, reason: str, server: Server, directory: Directory, as_json: bool) -> None:
