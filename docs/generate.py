@@ -1,19 +1,21 @@
 """Writes docs/reference/ from the code: `python -m docs.generate`. With --check it only says whether it is current.
 
 What stands there is nowhere written by hand, so it cannot be wrong: the REST API from its OpenAPI document, the
-command line from its help, scenario and suite files from their JSON Schemas, events from their list.
+Python client from its signatures, the command line from its help, scenario and suite files from their JSON Schemas,
+events from their list.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from chaos.kinds import FAULT_KINDS
 from chaos.scenario import scenario_schema
 from chaos.workloads import WORKLOADS
 from phoenix_core.events import KINDS
+from service import client
 from service.app import create_app
 from service.cli import app
 from service.settings import Settings
@@ -58,6 +61,7 @@ def pages() -> dict[str, str]:
     """Every page by its file name."""
     return {
         "rest.md": rest(),
+        "python.md": python(),
         "cli.md": command_line(),
         "scenario.md": scenario_file(),
         "events.md": events(),
@@ -187,6 +191,33 @@ def _type(rule: Json) -> str:
 
 
 _LIMITS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "maxLength": "at most", "pattern": "like"}
+
+
+# --- the Python client -----------------------------------------------------------------------------------------------
+
+
+def python() -> str:
+    told, example = inspect.cleandoc(client.__doc__ or "").split("\n\n", 1)
+    lines = ["# The Python client", "", NOTE, told, ""]
+    lines += ["```python", "import os", "", "from service.client import Client", "", example, "```", ""]
+    lines += ["`Json` is `dict[str, Any]`, as [REST](rest.md) has it; any resource is a `get` or `post` away.", ""]
+    for error in (client.ClientError, client.NoAnswer):
+        lines += [f"## `{error.__name__}`", "", inspect.getdoc(error) or "", ""]
+    lines += [f"## `Client{_signature(client.Client.__init__)}`", "", inspect.getdoc(client.Client) or "", ""]
+    for name, method in vars(client.Client).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            lines += [f"### `{name}{_signature(method)}`", ""]
+            lines += [inspect.getdoc(method) or "", ""] if method.__doc__ else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _signature(method: Callable[..., object]) -> str:
+    """As a caller has it: without `self`, and without what `__init__` returns."""
+    found = inspect.signature(method)
+    own = [parameter for parameter in found.parameters.values() if parameter.name != "self"]
+    returned = inspect.Signature.empty if method.__name__ == "__init__" else found.return_annotation
+    told = str(found.replace(parameters=own, return_annotation=returned))
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", told)
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Overlap(StrEnum):
     CANCEL_PREVIOUS = "cancel_previous"
 
 
-class Outcome(StrEnum):
+class FiringOutcome(StrEnum):
     STARTED = "started"
     SKIPPED = "skipped"
     MISSED = "missed"
@@ -81,7 +81,7 @@ def fire_due(session: Session, settings: Settings) -> list[Firing]:
         if at - last > timedelta(seconds=schedule.misfire_grace_s):
             late = (at - last).total_seconds()
             detail = f"noticed {late:.0f} s late, which is more than its grace of {schedule.misfire_grace_s:g} s"
-            firing = _record(session, schedule, last, Outcome.MISSED, None, detail)
+            firing = _record(session, schedule, last, FiringOutcome.MISSED, None, detail)
         else:
             firing = fire(session, settings, schedule, last, SERVICE, detail)
         # Where following lies in the past as well, the next tick finds it.
@@ -97,7 +97,7 @@ def fire(
     before = unfinished(session, schedule.id)
     if before is not None and schedule.overlap == Overlap.SKIP:
         reason = f"run {before.id} of this schedule has not ended"
-        return _record(session, schedule, at, Outcome.SKIPPED, None, reason)
+        return _record(session, schedule, at, FiringOutcome.SKIPPED, None, reason)
     if before is not None and schedule.overlap == Overlap.CANCEL_PREVIOUS:
         endings.cancel(session, before, f"schedule {schedule.name} was due again")
     try:
@@ -115,7 +115,7 @@ def fire(
         reason=f"schedule {schedule.name}, due {at:%Y-%m-%d %H:%M} UTC",
     )
     audit.record(session, caller, "schedule.fire", schedule.id, detail={"run": run.id, "due_at": at.isoformat()})
-    return _record(session, schedule, at, Outcome.STARTED, run.id, detail)
+    return _record(session, schedule, at, FiringOutcome.STARTED, run.id, detail)
 
 
 def unfinished(session: Session, schedule: str) -> Run | None:
@@ -180,11 +180,11 @@ def watch(session: Session) -> list[Schedule]:
 def _failed(session: Session, schedule: Schedule, at: datetime, error: str) -> Firing:
     told = {"schedule": schedule.id, "name": schedule.name, "error": error}
     webhooks.tell(session, "schedule.failed", told, also=schedule.webhook_id)
-    return _record(session, schedule, at, Outcome.FAILED, None, error)
+    return _record(session, schedule, at, FiringOutcome.FAILED, None, error)
 
 
 def _record(
-    session: Session, schedule: Schedule, at: datetime, outcome: Outcome, run: str | None, detail: str | None
+    session: Session, schedule: Schedule, at: datetime, outcome: FiringOutcome, run: str | None, detail: str | None
 ) -> Firing:
     values: dict[str, Any] = {"fired_at": store.now(), "outcome": outcome, "run_id": run, "detail": detail}
     firing = Firing(schedule_id=schedule.id, due_at=at, **values)

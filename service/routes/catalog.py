@@ -27,21 +27,25 @@ def list_fault_kinds(service: ServiceOf) -> FaultKindList:
 
 @router.get("/scenarios")
 def list_scenarios() -> ItemList:
+    """Those that ship with PHOENIX, each in full."""
     return ItemList(items=[scenario.to_json() for scenario in catalog.scenarios().values()])
 
 
 @router.get("/scenarios/{name}")
 def get_scenario(name: Id) -> Json:
+    """In full, as a run of it would have it."""
     return catalog.scenario_named(name).to_json()
 
 
 @router.get("/suites")
 def list_suites() -> SuiteList:
+    """Those that ship with PHOENIX."""
     return SuiteList(items=[_suite(suite) for suite in catalog.suites().values()])
 
 
 @router.get("/suites/{name}")
 def get_suite(name: Id) -> SuiteShape:
+    """What it runs, and how many trials that are."""
     return _suite(catalog.suite_named(name))
 
 
@@ -57,4 +61,5 @@ def _suite(suite: Suite) -> SuiteShape:
 
 @router.get("/workloads")
 def list_workloads() -> ItemList:
+    """What a scenario may train, with the parameters that each takes."""
     return ItemList(items=[workload.to_json() for workload in WORKLOADS.values()])

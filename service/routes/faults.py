@@ -37,6 +37,7 @@ log = logging.getLogger("phoenix.service")
 
 @router.get("/runs/{run_id}/faults")
 def list_faults(service: ServiceOf, run_id: Id, trial: OneTrial = None) -> FaultList:
+    """Of one trial (the newest, unless `trial` names another): planned and asked for, each with its receipt."""
     with service.database.read() as session:
         chosen = chosen_trial(session, existing_run(session, run_id), trial)
         return FaultList(items=views.faults_shape(session, chosen))

@@ -128,6 +128,7 @@ def list_halts(
 
 @router.get("/halts/{halt_id}")
 def get_halt(service: ServiceOf, halt_id: Id) -> HaltShape:
+    """Why, by whom, and what became of it."""
     with service.database.read() as session:
         if (halt := session.get(Halt, halt_id)) is None:
             raise not_found("halt", halt_id)

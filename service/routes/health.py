@@ -58,6 +58,7 @@ class QueueShape(Shape):
 
 @router.get("/healthz")
 def healthz() -> Health:
+    """It lives; nothing else is looked at."""
     return Health(status="ok")
 
 
@@ -103,6 +104,7 @@ def list_services(service: ServiceOf, limit: Limit = MOST_ITEMS, cursor: Cursor 
 
 @workers_router.get("/queue")
 def get_queue(service: ServiceOf) -> QueueShape:
+    """How much waits, how much runs, and whether a halt keeps it from starting."""
     with service.database.read() as session:
         depth, halt = queue.depth(session), halts.active(session)
         return QueueShape(

@@ -66,6 +66,7 @@ def list_annotations(
 
 @router.post("/annotations", status_code=201, response_model=AnnotationShape, openapi_extra=IDEMPOTENT)
 def annotate(service: ServiceOf, caller: CallerOf, request: Request, body: NewAnnotation) -> Response:
+    """Say what is known of a commit, a scenario or a run: histories and pages show it."""
     with service.database.write() as session:
 
         def effect() -> Answer:

@@ -98,6 +98,7 @@ def list_runs(
 
 @router.get("/runs/{run_id}")
 def get_run(service: ServiceOf, run_id: Id) -> RunShape:
+    """Where it stands and, at its end, the verdict."""
     with service.database.read() as session:
         return views.one_run(session, existing_run(session, run_id))
 

@@ -23,7 +23,7 @@ from service.paging import page
 from service.patterns import ONE_LINE, REVISION_NAME
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, IF_UNCHANGED, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.schedules import Outcome, Overlap
+from service.schedules import FiringOutcome, Overlap
 from service.shapes import Moment, NewRun, RunShape, Shape, Why, text_of
 from service.tables import Run
 from service.timing import SHORTEST_S, InvalidTiming, Kind, Timing, zone
@@ -74,19 +74,19 @@ class Preview(When):
     count: Annotated[int, Field(ge=1, le=50)] = 5
 
 
-class Instant(Shape):
+class DueAt(Shape):
     utc: datetime
     local: str
 
 
 class InstantList(Shape):
-    items: list[Instant]
+    items: list[DueAt]
 
 
 class FiringShape(Shape):
     due_at: datetime
     fired_at: datetime
-    outcome: Outcome
+    outcome: FiringOutcome
     run: str | None
     verdict: Verdict | None
     detail: str | None
@@ -157,17 +157,18 @@ def create_schedule(service: ServiceOf, caller: CallerOf, request: Request, body
 def preview(service: ServiceOf, request: Request, body: Preview) -> Response:
     """The next instants at which such a schedule would be due, in UTC and on the clock of its time zone."""
     timing = body.timing()
-    instants: list[Instant] = []
+    instants: list[DueAt] = []
     moment: datetime | None = store.now()
     while moment is not None and len(instants) < body.count:
         if (moment := timing.next_after(moment)) is not None:
-            instants.append(Instant(utc=moment, local=_local(moment, body.timezone)))
+            instants.append(DueAt(utc=moment, local=_local(moment, body.timezone)))
     with service.database.write() as session:
         return once(session, request, body, lambda: Answer(status=200, body=InstantList(items=instants)))
 
 
 @router.get("/schedules/{schedule_id}", response_model=ScheduleShape)
 def get_schedule(service: ServiceOf, schedule_id: Id) -> Response:
+    """With when it is due next and what came of the last time."""
     with service.database.read() as session:
         return _answer(session, _existing(session, schedule_id))
 
@@ -319,7 +320,7 @@ def _firing(session: Session, firing: Firing) -> FiringShape:
     return FiringShape(
         due_at=firing.due_at,
         fired_at=firing.fired_at,
-        outcome=Outcome(firing.outcome),
+        outcome=FiringOutcome(firing.outcome),
         run=firing.run_id,
         verdict=None if verdict is None else Verdict(verdict),
         detail=firing.detail,

@@ -20,6 +20,7 @@ router = APIRouter(tags=["trials"], responses=PROBLEMS)
 
 @router.get("/runs/{run_id}/trials")
 def list_trials(service: ServiceOf, run_id: Id) -> TrialList:
+    """In their order, each with its checks and recoveries."""
     with service.database.read() as session:
         existing_run(session, run_id)
         return TrialList(items=views.trial_shapes(session, store.trials_of(session, run_id)))
@@ -44,6 +45,7 @@ def list_all_trials(
 
 @router.get("/trials/{trial_id}")
 def get_trial(service: ServiceOf, trial_id: Id) -> TrialShape:
+    """With its checks, recoveries and the directory that holds all of it."""
     with service.database.read() as session:
         return views.trial_shapes(session, [existing_trial(session, trial_id)])[0]
 

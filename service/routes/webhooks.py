@@ -89,6 +89,7 @@ def list_webhooks(service: ServiceOf, limit: Limit = MOST_ITEMS, cursor: Cursor 
 
 @router.post("/webhooks", status_code=201, response_model=WebhookShape, openapi_extra=IDEMPOTENT)
 def create_webhook(service: ServiceOf, caller: CallerOf, request: Request, body: NewWebhook) -> Response:
+    """The answer holds the secret that signs its messages, this once."""
     with service.database.write() as session:
 
         def effect() -> Answer:

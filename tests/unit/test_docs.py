@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITTEN = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-@pytest.mark.parametrize("name", ["rest.md", "cli.md", "scenario.md", "events.md"])
+@pytest.mark.parametrize("name", ["rest.md", "python.md", "cli.md", "scenario.md", "events.md"])
 def test_the_reference_is_that_of_the_code(name: str, reference: dict[str, str]) -> None:
     assert (generate.HERE / name).read_text() == reference[name], "write it anew: make docs"
 
@@ -27,6 +27,8 @@ def test_bodies_to_copy_are_of_their_shapes() -> None:
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
     shapes = {generate.shape_name(body) for operation in operations if (body := generate.body_of(operation))}
     assert shapes == generate.BODIES.keys()
+    assert [one["operationId"] for one in operations if not one.get("description")] == [], "each says what it does"
+    assert [name for name in document["components"]["schemas"] if "__" in name] == [], "no two have one name"
     for name in shapes:
         schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
         jsonschema.Draft202012Validator(schema).validate(dict(generate.BODIES[name]))
