@@ -6,6 +6,7 @@ labels and never sorted by anybody.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
@@ -18,8 +19,8 @@ from dashboards.waterfall import PHASES
 MAX_DOTS = 3000
 AXIS = "session, by when its code was first measured"
 LABELS = 12
-ROOM = 0.2
-"""Of the axis, what a word above the chart takes on a small screen."""
+LETTER = 0.024
+"""Of the axis, what a letter above the chart takes on a small screen."""
 JITTER = 0.28
 GOLDEN = 0.618
 """Steps of this part of a unit never fall together: neighbours stay apart without a random number."""
@@ -44,7 +45,7 @@ def history_figure(history: Json, *, log: bool = False) -> Json:
         ),
         yaxis=axis("share that recovered" if success else f"{history['metric']}, seconds", **scale),
         shapes=[_vertical(change["index"], "@fail", "dash") for change in history["change_points"]]
-        + [_vertical(cut["index"], "@muted", "solid") for cut in history["breaks"]]
+        + _cuts(history)
         + [_vertical(at + 0.5, "@accent", "dot") for at in _noted(history)],
         annotations=_chips(history),
     )
@@ -54,7 +55,8 @@ def history_figure(history: Json, *, log: bool = False) -> Json:
 
 def phases_figure(histories: Mapping[str, Json]) -> Json:
     """The median of each phase, stacked: which phase it was that moved. `histories` by phase, of the same series."""
-    points: list[Json] = next(iter(histories.values()))["points"] if histories else []
+    first = next(iter(histories.values()), {"points": [], "breaks": []})
+    points: list[Json] = first["points"]
     drawn = layout(
         height=380,
         key="phases",
@@ -63,6 +65,8 @@ def phases_figure(histories: Mapping[str, Json]) -> Json:
         margin={"l": 60, "r": 14, "t": 26, "b": 56},
         xaxis=axis(AXIS, tickmode="array", range=[-0.6, len(points) - 0.4], **_labels(points)),
         yaxis=axis("median of each phase, seconds", rangemode="tozero"),
+        shapes=_cuts(first),
+        annotations=_apart(_other(first, 0), len(points)),
     )
     data = [
         {
@@ -186,8 +190,8 @@ def _success_trace(points: Sequence[Json]) -> Json:
         "name": "success",
         "mode": "lines+markers",
         "x": [point["index"] for point in points],
-        "y": [point["succeeded"] / trials if (trials := len(point["trials"])) else None for point in points],
-        "text": [f"{point['succeeded']} of {len(point['trials'])}<br>{_name(point)}" for point in points],
+        "y": [point["median"] for point in points],
+        "text": [f"{point['succeeded']} of {point['n']} that were judged<br>{_name(point)}" for point in points],
         "line": {"color": "@accent", "width": 1.2},
         "marker": {"size": 7},
         "hovertemplate": "%{text}<extra></extra>",
@@ -218,6 +222,10 @@ def _vertical(index: float, colour: str, dash: str) -> Json:
     return {**place, "line": {"color": colour, "width": 1.2, "dash": dash}, "layer": "below"}
 
 
+def _cuts(history: Json) -> list[Json]:
+    return [_vertical(cut["index"], "@muted", "solid") for cut in history["breaks"]]
+
+
 def _noted(history: Json) -> dict[float, int]:
     """Where notes are, and how many: one on a commit at its point, one on a moment before the point that follows."""
     placed = [note for note in history.get("annotations") or [] if note.get("index") is not None]
@@ -228,19 +236,29 @@ def _chips(history: Json) -> list[Json]:
     chips = [
         _chip(change["index"] - 0.5, text.percent(change["ratio"]), "@fail", 0) for change in history["change_points"]
     ]
-    above = [_chip(cut["index"] - 0.5, f"other {cut['kind']}", "@muted", 16) for cut in history["breaks"]]
     noted = _noted(history).items()
+    above = _other(history, 16)
     above += [_chip(at, "note" if count == 1 else text.plural(count, "note"), "@accent", 16) for at, count in noted]
-    room = ROOM * len(history["points"])
-    return [*_apart(chips, room / 2), *_apart(above, room)]
+    sessions = len(history["points"])
+    return [*_apart(chips, sessions), *_apart(above, sessions)]
 
 
-def _apart(chips: Sequence[Json], room: float) -> list[Json]:
-    """From the newest back, those that do not lie over the one before; every place has its line in any case."""
+def _other(history: Json, lift: int) -> list[Json]:
+    return [_chip(cut["index"] - 0.5, f"other {cut['kind']}", "@muted", lift) for cut in history["breaks"]]
+
+
+def _apart(chips: Sequence[Json], sessions: int) -> list[Json]:
+    """From the newest back, those that do not lie over the one before; every place has its line in any case. None
+    reaches over an end of the axis."""
     kept: list[Json] = []
+    free = math.inf
     for chip in sorted(chips, key=lambda chip: -float(chip["x"])):
-        if not kept or kept[-1]["x"] - chip["x"] >= room:
-            kept.append(chip)
+        at, wide = chip["x"], LETTER * len(chip["text"]) * sessions
+        side = "right" if at + wide / 2 > sessions - 0.4 else "left" if at - wide / 2 < -0.6 else "center"
+        end = at + {"right": 0.0, "left": wide, "center": wide / 2}[side]
+        if end <= free:
+            kept.append({**chip, "xanchor": side})
+            free = end - wide
     return kept
 
 

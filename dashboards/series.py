@@ -37,7 +37,9 @@ class Spark:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A series in one line. `slower`: ratio of the level now to the one before, where it rose and stayed so."""
+    """A series in one line. `slower`: ratio of the level now to the one before, where it rose and stayed so. `other`:
+    what came after the last change of level (a machine, a scenario), so that there is no level before to compare with.
+    """
 
     scenario: str
     fault: str
@@ -54,6 +56,7 @@ class Line:
     before: float | None
     after: float | None
     since: str
+    other: str
 
 
 async def all_histories(api: Api, *, limit: int) -> Overview:
@@ -104,6 +107,7 @@ def line_of(history: Json, now: datetime) -> Line:
         before=change["before"] if change else None,
         after=change["after"] if change else None,
         since=text.short(change["code"]) if change else "",
+        other=f"other {history['breaks'][-1]['kind']}" if history["breaks"] and not change else "",
     )
 
 

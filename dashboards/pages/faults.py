@@ -45,14 +45,23 @@ async def page(request: Request, api: Api) -> Shown:
 
 
 def halt_row(halt: Json, now: datetime) -> dict[str, Any]:
-    ended = halt.get("released_at") or (None if halt["active"] else halt.get("until"))
     return {
         "halt": halt,
         "at": text.clock(halt["at"]),
         "age": text.age(halt["at"], now),
-        "ended": text.clock(ended) if ended else ("until released" if halt["active"] else text.NONE),
+        "ended": _ended(halt),
         "did": _did(halt),
     }
+
+
+def _ended(halt: Json) -> str:
+    """When and how, in words that go on from who halted."""
+    if halt["active"]:
+        return f"until {text.clock(halt['until'])}" if halt.get("until") else "until released"
+    if not halt.get("released_at"):
+        return f"over since {text.clock(halt.get('until'))}"
+    why = f" (“{halt['release_reason']}”)" if halt.get("release_reason") else ""
+    return f"released {text.clock(halt['released_at'])} by {halt.get('released_by') or 'somebody'}{why}"
 
 
 def _did(halt: Json) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode
 
@@ -95,6 +96,7 @@ def history_page(series: Json, history: Json, phases: dict[str, Json], chosen: J
         "history": history,
         "figure": drawn,
         "phases": list(phases),
+        "shares": history["metric"] == "success",
         "rows": [
             _row(*same)
             for same in reversed(list(zip(points, *(each["points"] for each in phases.values()), strict=True)))
@@ -119,13 +121,19 @@ def _row(point: Json, *phases: Json) -> dict[str, Any]:
         "interval": ""
         if point["low"] is None
         else f"{text.milliseconds(point['low'], '')} to {text.milliseconds(point['high'], '')}",
-        "values": [
-            (trials[number] if number < len(trials) else "", "✗" if value is None else text.milliseconds(value, ""))
-            for number, value in enumerate(point["values"])
-        ],
+        "values": _values(point, trials),
+        "share": f"{100 * point['median']:.0f} %" if point["median"] is not None else text.NONE,
         "success": text.count_of(point["succeeded"], len(trials)),
         "failed": point["succeeded"] < len(trials),
     }
+
+
+def _values(point: Json, trials: Sequence[str]) -> list[tuple[str, str]]:
+    """Each trial with what it says; where that is no time, its number."""
+    if not point["values"]:
+        return [(trial, str(number)) for number, trial in enumerate(trials, start=1)]
+    said = ["✗" if value is None else text.milliseconds(value, "") for value in point["values"]]
+    return list(zip_longest(trials[: len(said)], said, fillvalue=""))
 
 
 def _break(cut: Json, points: Sequence[Json]) -> dict[str, Any]:

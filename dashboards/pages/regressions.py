@@ -75,6 +75,11 @@ class Suspect:
         return any(change.open for change in self.changes)
 
     @property
+    def untold(self) -> bool:
+        """Some level rose, and nobody can say whether it is as high still."""
+        return any(change.moved and not (change.over or change.faster) for change in self.changes)
+
+    @property
     def open(self) -> bool:
         """To be looked at: also what is called resolved and is as slow as before."""
         return self.slower and self.triage["state"] not in ASIDE
@@ -86,7 +91,7 @@ class Suspect:
         if state == "resolved":
             return ("warn", "resolved, but as slow still: verify") if self.slower else ("pass", "fixed")
         if state == "new" and not self.slower:
-            return "", "nothing to decide"
+            return "", "slower until another machine or scenario came" if self.untold else "nothing to decide"
         return {"new": "fail", "acknowledged": "warn"}.get(state, ""), STATES[state]
 
 
@@ -101,6 +106,7 @@ async def page(request: Request, api: Api) -> Shown:
         "open": sum(suspect.open for suspect in suspects),
         "new": sum(suspect.open and suspect.triage["state"] == "new" for suspect in suspects),
         "all": len(suspects),
+        "untold": sum(suspect.untold and not suspect.slower for suspect in suspects),
         "everything": everything,
         "series": len(overview.histories),
         "remarks": sorted({line for history in overview.histories for line in history["notes"]}),

@@ -58,7 +58,7 @@ def schedule_view(schedule: Json, firings: Sequence[Json], now: datetime) -> dic
         "revision": run.get("revision") or "",
         "trials": text.plural(run["trials"], "trial") if int(run.get("trials") or 1) > 1 else "",
         "next": text.clock(due),
-        "in": "paused" if schedule.get("paused") else text.until(due, now) if due else "over",
+        "in": text.until(due, now) if due else "over",
         "last": last,
         "last_age": text.age(last.get("fired_at") or last.get("due_at"), now) if last else text.NONE,
         "stale_after": text.duration(schedule.get("stale_after_s")),

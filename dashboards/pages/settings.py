@@ -16,10 +16,15 @@ from dashboards.pages.shown import Shown
 AUDIT = 30
 DELIVERIES = 5
 EVENTS = {
+    "run.started": "a run started",
     "run.ended": "a run ended",
     "run.failed": "a run did not pass",
-    "schedule.stale": "a schedule is stale",
+    "schedule.failed": "a schedule could not start its run",
+    "schedule.stale": "no run of a schedule has ended for too long",
+    "halt": "faults were halted",
 }
+MARKED = ("run.failed", "schedule.failed", "schedule.stale")
+"""What most want to be told."""
 
 
 async def page(request: Request, api: Api) -> Shown:
@@ -40,6 +45,7 @@ async def page(request: Request, api: Api) -> Shown:
         "audit": None if audit is None else [{**entry, "when": text.clock(entry["at"])} for entry in audit],
         "roles": ROLES,
         "events": EVENTS,
+        "marked": MARKED,
         "seeded": False,
     }
     return Shown(template="settings.html", context=context)

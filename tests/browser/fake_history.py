@@ -80,7 +80,7 @@ def history(scenario: str, metric: str, limit: int = 200) -> Json:
 
 def _point(scenario: str, metric: str, night: int, level: float, slower: float) -> Json:
     here = level * SHARES.get(metric, 1.0) * (slower if night >= STEP_AT else 1.0) * (0.8 if night >= MACHINE_AT else 1)
-    lost = scenario == "kill-one" and night == FAILED_AT
+    lost, share = scenario == "kill-one" and night == FAILED_AT, metric == "success"
     values: list[float | None] = [here * (1 + 0.06 * math.sin(night * 3.1 + 1.7 * trial)) for trial in range(5)]
     if lost:
         values[2] = None
@@ -88,8 +88,9 @@ def _point(scenario: str, metric: str, night: int, level: float, slower: float) 
         "index": night, "session": f"s{night}", "code": code(night), "short": code(night)[:9],
         "subject": f"change number {night}", "dirty": False, "at": at(night),
         "fingerprint": FINGERPRINTS[night >= MACHINE_AT], "scenario_version": "8f00", "n": 5,
-        "median": sorted(value for value in values if value is not None)[2], "low": here * 0.95, "high": here * 1.05,
-        "values": [] if metric == "success" else values, "not_recovered": int(lost), "succeeded": 5 - int(lost),
+        "median": 1 - lost / 5 if share else sorted(value for value in values if value is not None)[2],
+        "low": None if share else here * 0.95, "high": None if share else here * 1.05,
+        "values": [] if share else values, "not_recovered": int(lost), "succeeded": 5 - int(lost),
         "trials": [f"t-{scenario}-{night}-{trial}" for trial in range(5)], "segment": 0, "spike": False,
     }  # fmt: skip
 

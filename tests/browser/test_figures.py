@@ -6,6 +6,7 @@ import ast
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import pytest
 import dashboards
 from dashboards import forms, text, waterfall
 from dashboards.figures import MAX_POINTS, clean, loss_figure, thin, throughput
+from dashboards.history_figure import LETTER, history_figure, phases_figure
 from dashboards.pages import run
 from dashboards.recovery import trigger_text
+from tests.browser import fake_history
 from tests.browser.fake_api import KILL_S, KINDS, PHASES, STOP_S, FakeApi, recovery_json, run_json, step_json, with_bars
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -137,6 +140,26 @@ def test_a_form_follows_the_schema() -> None:
 def test_a_choice_of_numbers_is_sent_as_a_number() -> None:
     (field,) = forms.fields({"properties": {"xid": {"type": "integer", "enum": [13, 79]}}, "required": ["xid"]})
     assert (field.type, list(field.choices), field.required) == ("integer", ["13", "79"], True)
+
+
+@pytest.mark.parametrize("cuts", [range(1, 30), [29], [1], []])
+def test_words_above_a_history_lie_neither_over_each_other_nor_over_an_end(cuts: Sequence[int]) -> None:
+    history = fake_history.history("stop-one", "recovery")
+    history["breaks"] = [{"index": index, "kind": "machine", "fields": []} for index in cuts]
+    history["annotations"] = []
+    for figure in (history_figure(history), phases_figure({"detect": history})):
+        words = [chip for chip in figure["layout"]["annotations"] if chip["text"] == "other machine"]
+        wide = LETTER * len("other machine") * 30
+        begin = {"left": 0.0, "center": wide / 2, "right": wide}
+        spans = sorted(
+            (word["x"] - begin[word["xanchor"]], word["x"] - begin[word["xanchor"]] + wide) for word in words
+        )
+        assert len(words) >= min(1, len(cuts)) and all(
+            end <= start for (_, end), (start, _) in itertools.pairwise(spans)
+        )
+        assert all(start >= -0.6 and end <= 29.6 for start, end in spans)
+        lines = [shape for shape in figure["layout"]["shapes"] if shape["line"]["color"] == "@muted"]
+        assert len(lines) == len(cuts), "each has its line"
 
 
 @pytest.mark.parametrize(

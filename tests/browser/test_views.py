@@ -80,6 +80,17 @@ async def test_a_halt_is_said_on_every_view(api: FakeApi, pages: httpx.AsyncClie
     assert "Faults are halted" in page and "the switch is being replaced" in page
 
 
+async def test_halts_say_how_they_ended(api: FakeApi, pages: httpx.AsyncClient) -> None:
+    until, released = iso(-300), iso(-400)
+    over: dict[str, object] = {"active": False, "until": until}
+    by_hand = {"released_at": released, "released_by": "eve", "release_reason": "it is replaced"}
+    api.lists["halts"] = [fake_service.halt(), fake_service.halt(**over), fake_service.halt(**over, **by_hand)]
+    page = await body(pages, "/faults")
+    assert "by ada, until released; 1 fault taken back" in page
+    assert f"by ada, over since {text.clock(until)}; " in page
+    assert f"by ada, released {text.clock(released)} by eve (“it is replaced”); " in page
+
+
 async def test_home_says_what_is_red_and_why(api: FakeApi, pages: httpx.AsyncClient) -> None:
     api.runs[2]["created_at"] = iso(4000)
     page = await body(pages, "/")
@@ -121,9 +132,12 @@ async def test_home_is_calm_when_nothing_is_red(api: FakeApi, pages: httpx.Async
 
 
 async def test_a_level_that_rose_is_red_until_it_falls(api: FakeApi, pages: httpx.AsyncClient) -> None:
-    assert "became slower" not in await body(pages, "/"), "another machine came since: there is nothing to compare with"
+    page = await body(pages, "/")
+    assert "became slower" not in page, "another machine came since: there is nothing to compare with"
+    assert page.count('<span class="dim">other machine</span>') == 2 and "as ever" not in page
     api.machine_changed = False
     page = await body(pages, "/")
+    assert page.count("as ever") == 1
     assert "stop-one became slower: +25 %" in page and "recovery 1 200 ms → 1 500 ms" in page
 
 
@@ -134,6 +148,15 @@ async def test_the_history_shows_every_trial_and_where_the_level_changed(pages: 
     assert "other machine (cpu: EPYC 7B13 -> EPYC 9B14)" in page and "kernel updated" in page
     lost = await body(pages, "/history?scenario=kill-one")
     assert "4/5" in lost and ">✗</a>" in lost, "a trial that did not recover is never left out"
+
+
+async def test_the_history_of_success_is_of_shares_and_not_of_times(pages: httpx.AsyncClient) -> None:
+    page = await body(pages, "/history?scenario=kill-one&metric=success")
+    table = page.split('id="history-table"')[1].split("</table>")[0]
+    assert '<td class="n strong">80 %</td>' in table and table.count('<td class="n strong">100 %</td>') == 29
+    assert "ms<" not in table and "Interval" not in table and "a trial <i" not in page
+    failed = f"t-kill-one-{fake_history.FAILED_AT}-2"
+    assert f'<a class="plain" href="/trials/{failed}">3</a>' in table, "each trial is a click away"
 
 
 async def test_the_phases_of_the_history_stand_in_its_table_and_files(pages: httpx.AsyncClient) -> None:
@@ -172,7 +195,7 @@ async def test_many_breaks_are_counted_and_the_last_are_told_of(api: FakeApi, pa
     assert f"From the session of {text.clock(point['at'])} (<code>{point['short']}</code>) on: other scenario" in page
     api.breaks = [{"index": 4, "kind": "machine", "fields": [f"f{number}: 1 -> 2" for number in range(9)]}]
     assert "f5: 1 -> 2; and 3 more)" in await body(pages, "/history?scenario=stop-one")
-    assert "8 times before that" in page and page.count('"text":"other scenario"') == 4
+    assert "8 times before that" in page and page.count('"text":"other scenario"') == 2
 
 
 async def test_a_machine_without_trials_of_the_scenario_leaves_the_form(api: FakeApi, pages: httpx.AsyncClient) -> None:
@@ -240,6 +263,8 @@ async def test_the_heatmap_has_a_column_for_each_session(pages: httpx.AsyncClien
 async def test_regressions_are_open_until_they_are_over(api: FakeApi, pages: httpx.AsyncClient) -> None:
     page = await body(pages, "/regressions?show=all")
     assert "other machine or scenario since" in page and "open (0)" in page, "nobody can say whether it is so still"
+    assert "slower until another machine or scenario came" in page
+    assert "Of 1 change nobody can say whether it is so still" in await body(pages, "/regressions")
     api.machine_changed = False
     page = await body(pages, "/regressions")
     assert "stop-one" in page and "+25 %" in page and "✗ open" in page and "kill-one" not in page.split("<main")[1]
