@@ -55,7 +55,7 @@ def history_figure(history: Json, *, log: bool = False) -> Json:
 
 def phases_figure(histories: Mapping[str, Json]) -> Json:
     """The median of each phase, stacked: which phase it was that moved. `histories` by phase, of the same series."""
-    first = next(iter(histories.values()), {"points": [], "breaks": []})
+    first: Json = next(iter(histories.values()), {"points": [], "breaks": []})
     points: list[Json] = first["points"]
     drawn = layout(
         height=380,

@@ -24,6 +24,10 @@ PHASES: Mapping[str, str] = {
     "recompute": "until every rank has committed the next new step",
 }
 MIN_WIDTH = 0.45
+LETTER = 4.2
+"""Of a lane in percent, what a letter of a label takes on a small screen."""
+LAST = 93.0
+"""A label from here on ends at its tick."""
 """Percent. A phase of a millisecond beside one of two seconds must stay visible; its number says what it is."""
 
 
@@ -91,6 +95,8 @@ class Throughput:
 class Tick:
     x: float
     label: str
+    anchor: str
+    """`start`, `middle` or `end` of the label is at `x`: no label leaves the lane."""
     minor: bool
     """Left out where there is little room."""
 
@@ -145,10 +151,7 @@ def build(recovery: Json, origin_s: float | None = None, steps: Sequence[Json] =
     return Waterfall(
         phases=_phase_lanes(lengths, total, clock),
         parties=_party_lanes(raw_bars, raw_marks, origin, clock),
-        ticks=[
-            Tick(x=clock.x(at), label=milliseconds(at) if at else "0", minor=index % 2 == 1)
-            for index, at in enumerate(ticks(clock.last))
-        ],
+        ticks=_ticks([(clock.x(at), milliseconds(at) if at else "0") for at in ticks(clock.last)]),
         throughput=_throughput(commits, span, clock),
         fault_x=clock.x(0.0),
         ready_x=clock.x(downtime) if downtime is not None else None,
@@ -203,6 +206,24 @@ def ticks(span: float, most: int = 5) -> list[float]:
     power = 10 ** math.floor(math.log10(span / most))
     step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= most)
     return [step * index for index in range(int(span / step) + 1)]
+
+
+def _ticks(labels: Sequence[tuple[float, str]]) -> list[Tick]:
+    """Where there is little room, every second, third, ...: as many as do not lie over each other."""
+    anchors = ["end" if x > LAST else "start" if not index else "middle" for index, (x, _) in enumerate(labels)]
+    begins = {"start": 0.0, "middle": 0.5, "end": 1.0}
+    spans = []
+    for (x, label), anchor in zip(labels, anchors, strict=True):
+        begin = x - LETTER * len(label) * begins[anchor]
+        spans.append((begin, begin + LETTER * len(label)))
+    every = next(
+        (n for n in range(1, len(spans)) if all(a[1] <= b[0] for a, b in itertools.pairwise(spans[::n]))),
+        max(1, len(spans)),
+    )
+    return [
+        Tick(x=x, label=label, anchor=anchor, minor=index % every > 0)
+        for index, ((x, label), anchor) in enumerate(zip(labels, anchors, strict=True))
+    ]
 
 
 def _phase_lanes(lengths: Mapping[str, float | None], total: float, clock: _Clock) -> list[Lane]:

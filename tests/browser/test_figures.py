@@ -112,6 +112,20 @@ def test_ticks_are_round_and_few(span: float, last: float) -> None:
     assert ticks[0] == 0 and ticks[-1] == pytest.approx(last) and len(ticks) <= 6
 
 
+@pytest.mark.parametrize("total", [0.0004, 0.45, 1.44, 2.1, 17.0])
+def test_words_below_a_waterfall_do_not_lie_over_each_other(total: float) -> None:
+    recovery = recovery_json("f", "process_kill", 2, "w2", (total, 0.0, 0.0, 0.0, 0.0, 0.0))
+    for steps in ([], [{"at_s": -0.8 * total}, {"at_s": 1.5 * total}]):
+        shown = [tick for tick in waterfall.build(recovery, 0.0, steps).ticks if not tick.minor]
+        begin = {"start": 0.0, "middle": 0.5, "end": 1.0}
+        spans = [
+            (tick.x - begin[tick.anchor] * wide, tick.x + (1 - begin[tick.anchor]) * wide)
+            for tick, wide in ((tick, waterfall.LETTER * len(tick.label)) for tick in shown)
+        ]
+        assert len(shown) >= 2 and all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+        assert spans[0][0] >= 0 and spans[-1][1] <= 100 + waterfall.LETTER
+
+
 def test_a_form_follows_the_schema() -> None:
     schema = {
         "required": ["signal"],

@@ -59,9 +59,9 @@ def test_each_command_once(service: StandIn, tmp_path: Path) -> None:
     halt = told(service, "halt", "--reason", "smoke")
     assert halt["active"] and "halted by local (smoke)" in phoenix(service, "halt", "--status")
     assert told(service, "submit", str(file))["state"] == "QUEUED"
-    nightly = told(service, "submit", "suite:nightly")
-    assert (nightly["suite"], nightly["state"]) == ("nightly", "QUEUED") and nightly["progress"]["total"] > 1
-    assert "CANCELLED" in phoenix(service, "cancel", nightly["id"])
+    suite = told(service, "submit", "suite:nightly")
+    assert (suite["suite"], suite["state"]) == ("nightly", "QUEUED") and suite["progress"]["total"] > 1
+    assert "CANCELLED" in phoenix(service, "cancel", suite["id"])
     assert "there is no suite 'nix'" in phoenix(service, "submit", "suite:nix", code=2)
     assert "is over" in phoenix(service, "halt", "--release", "current", "--reason", "gone")
     assert "no halt is in force" in phoenix(service, "halt", "--status")

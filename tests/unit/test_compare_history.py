@@ -136,7 +136,8 @@ def test_values_are_those_of_the_first_trials() -> None:
     differing: list[dict[str, Any]] = [{}, {"judged": False, "times": {}}, {}, {"times": {"kill": {"downtime": 1.0}}}]
     samples = [sample(number, shape=shape, **changes) for number, changes in enumerate(differing)]
     for metric, trials in (("recovery", ["t0", "t2", "t1", "t3"]), ("downtime", ["t0", "t2", "t3", "t1"])):
-        (point,) = history(samples, "kill-one", metric=metric).to_json()["points"]  # type: ignore[misc, attr-defined]
+        found: dict[str, Any] = history(samples, "kill-one", metric=metric).to_json()
+        (point,) = found["points"]
         assert point["trials"] == trials and len(point["values"]) == (2 if metric == "recovery" else 3)
 
 
