@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, and_, func, insert, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from chaos.compare.history import Measured, Place, in_order
@@ -248,29 +248,47 @@ def codes(session: Session, scenario: str | None = None, *, most: int | None = N
 def series(session: Session) -> list[dict[str, object]]:
     """What there is to choose from: scenario and fault with their metrics, and how much was measured of them; first the
     faults that it had last."""
-    had: dict[str, list[dict[str, list[str]]]] = {}
-    for scenario, text in session.execute(_choices()):
-        had.setdefault(scenario, []).append(json.loads(text))
+    keys = (PointRow.scenario, PointRow.faults, PointRow.version, PointRow.fingerprint)
+    last = func.max(PointRow.last_at)
+    query = select(*keys, func.sum(PointRow.trials).label("trials"), last.label("last_at")).group_by(*keys)
+    groups: dict[str, list[Row[*tuple[Any, ...]]]] = {}
+    for row in session.execute(query.order_by(last.desc())):
+        groups.setdefault(row.scenario, []).append(row)
+    told = _described(session, [row.version for rows in groups.values() for row in rows if row.faults == NO_FAULTS])
     found: list[dict[str, object]] = []
-    for scenario, told in sorted(had.items()):
-        last = next((faults for faults in told if faults), {})
-        whole = _extent(session, PointRow.scenario == scenario)
-        for fault in dict.fromkeys(fault for faults in told for fault in faults) or [""]:
-            ever = not fault or all(fault in faults for faults in told)
-            own = whole if ever else _extent(session, _with_fault(session, scenario, fault))
-            seen = {metric for faults in told for metric in faults.get(fault, ())}
-            metrics = [metric for metric in METRICS if metric == SUCCESS or metric in seen]
-            current = fault in last or not last
-            found.append({"scenario": scenario, "fault": fault, "current": current, "metrics": metrics, **own})
+    for scenario, rows in sorted(groups.items()):
+        had = [json.loads(row.faults) or dict.fromkeys(faults_in(told[row.version]), ()) for row in rows]
+        current = next((faults for row, faults in zip(rows, had, strict=True) if row.faults != NO_FAULTS), {})
+        named = dict.fromkeys(fault for row in rows for fault in json.loads(row.faults)) or {"": None}
+        own = {
+            fault: [row for row, each in zip(rows, had, strict=True) if not fault or fault in each] for fault in named
+        }
+        for fault, sessions in _sessions(session, scenario, own).items():
+            seen = {metric for faults in had for metric in faults.get(fault, ())}
+            found.append(
+                {
+                    "scenario": scenario,
+                    "fault": fault,
+                    "current": fault in current or not current,
+                    "metrics": [metric for metric in METRICS if metric == SUCCESS or metric in seen],
+                    "trials": sum(row.trials for row in own[fault]),
+                    "sessions": sessions,
+                    "last_at": max(row.last_at for row in own[fault]),
+                    "fingerprints": sorted({row.fingerprint for row in own[fault]}),
+                }
+            )
     return found
 
 
-def _extent(session: Session, where: ColumnElement[bool]) -> dict[str, object]:
-    """How much was measured, when last and on which machines."""
-    query = select(func.sum(PointRow.trials), func.count(PointRow.session.distinct()), func.max(PointRow.last_at))
-    trials, sessions, last = session.execute(query.where(where)).one()
-    prints = session.scalars(select(PointRow.fingerprint).where(where).distinct())
-    return {"trials": trials, "sessions": sessions, "last_at": last, "fingerprints": sorted(prints)}
+def _sessions(session: Session, scenario: str, own: Mapping[str, Sequence[Row[*tuple[Any, ...]]]]) -> dict[str, int]:
+    """In how many each fault was; `own`: groups of points that had it."""
+    counted = func.count(PointRow.session.distinct())
+    columns = []
+    for rows in own.values():
+        having = tuple_(PointRow.faults, PointRow.version).in_({(row.faults, row.version) for row in rows})
+        columns.append(counted.filter(having))
+    counts = session.execute(select(*columns).where(PointRow.scenario == scenario)).one()
+    return dict(zip(own, counts, strict=True))
 
 
 def machines(session: Session) -> list[dict[str, object]]:
