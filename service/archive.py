@@ -180,7 +180,9 @@ def _opened(file: Path) -> Iterator[tarfile.TarFile]:
             yield archive
             _read_to_end(file, archive)
     except tarfile.ReadError as error:  # its own words name every compression that was tried
-        raise ArchiveError(f"cannot unpack {file}: it is no whole tar file, as `phoenix export` writes it") from error
+        raise ArchiveError(
+            f"cannot unpack {file}: it is no whole tar file, as `phoenix export` writes it: copy or export it again"
+        ) from error
     except DAMAGED as error:
         raise ArchiveError(f"cannot unpack {file}: {error}") from error
 
