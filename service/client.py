@@ -254,13 +254,16 @@ class Client:
     def create_schedule(self, body: Mapping[str, object]) -> Json:
         return self.post("/schedules", body)
 
-    def create_webhook(self, url: str, events: tuple[str, ...] = (), description: str = "") -> Json:
+    def create_webhook(
+        self, url: str, events: tuple[str, ...] = (), description: str = "", *, reason: str = ""
+    ) -> Json:
         """The answer holds the secret, which is told this once."""
-        return self.post("/webhooks", {"url": url, "events": list(events), "description": description})
+        body = {"url": url, "events": list(events), "description": description, "reason": reason}
+        return self.post("/webhooks", body)
 
-    def create_token(self, name: str, role: str, *, expires_at: str | None = None) -> Json:
+    def create_token(self, name: str, role: str, *, expires_at: str | None = None, reason: str = "") -> Json:
         """The answer holds the token, which is told this once."""
-        return self.post("/tokens", {"name": name, "role": role, "expires_at": expires_at})
+        return self.post("/tokens", {"name": name, "role": role, "expires_at": expires_at, "reason": reason})
 
     def revoke_token(self, token: str, reason: str = "", *, force: bool = False) -> Json:
         """`force`: also the only valid one of an admin."""

@@ -114,7 +114,8 @@ def fire(
         by=caller.name,
         reason=f"schedule {schedule.name}, due {at:%Y-%m-%d %H:%M} UTC",
     )
-    audit.record(session, caller, "schedule.fire", schedule.id, detail={"run": run.id, "due_at": at.isoformat()})
+    what = {"run": run.id, "due_at": at.isoformat()}
+    audit.record(session, caller, "schedule.fire", schedule.id, reason=detail, detail=what)
     return _record(session, schedule, at, FiringOutcome.STARTED, run.id, detail)
 
 

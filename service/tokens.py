@@ -40,7 +40,9 @@ class Login:
     expires_at: datetime
 
 
-def create(session: Session, caller: Caller, name: str, role: Role, expires_at: datetime | None) -> tuple[Token, str]:
+def create(
+    session: Session, caller: Caller, name: str, role: Role, expires_at: datetime | None, reason: str = ""
+) -> tuple[Token, str]:
     """The row, and the token itself, which nobody can find out later."""
     identity, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     token = Token(
@@ -53,7 +55,7 @@ def create(session: Session, caller: Caller, name: str, role: Role, expires_at: 
         expires_at=expires_at,
     )
     session.add(token)
-    audit.record(session, caller, "token.create", identity, detail={"name": name, "role": role})
+    audit.record(session, caller, "token.create", identity, reason=reason, detail={"name": name, "role": role})
     return token, f"phx_{identity}_{secret}"
 
 

@@ -39,6 +39,7 @@ def create(
     days: Annotated[
         float | None, typer.Option(min=0.001, max=MOST_DAYS, help="Valid for so many days (else: until revoked).")
     ] = None,
+    reason: Reason = "",
     server: Server = None,
     directory: Directory = None,
     database: DatabaseUrl = None,
@@ -58,14 +59,15 @@ def create(
     if server is not None:
         with connected(server, directory) as client:
             until = None if expires_at is None else expires_at.isoformat()
-            answer = client.post("/tokens", {"name": name, "role": role.value, "expires_at": until})
+            body = {"name": name, "role": role.value, "expires_at": until, "reason": reason}
+            answer = client.post("/tokens", body)
     else:
         with opened(directory, database, make=True) as (found, _), found.write() as session:
             if not name.strip():
                 fail("the name of a token is empty: say who uses it")
             if tokens.count_valid(session, Role.ADMIN) == 0 and role is not Role.ADMIN:
                 fail("the first token must be an admin's: --role admin")
-            token, text = tokens.create(session, LOCAL, name.strip(), role, expires_at)
+            token, text = tokens.create(session, LOCAL, name.strip(), role, expires_at, reason)
             answer = {**token_shape(token).model_dump(mode="json"), "token": text}
     show(answer, as_json, lambda: str(answer["token"]))
 

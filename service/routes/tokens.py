@@ -18,7 +18,7 @@ from service.paging import page
 from service.patterns import ONE_LINE
 from service.problems import Problem, not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import Moment, Shape, Why, text_of
+from service.shapes import Moment, Reason, Shape, Why, text_of
 from service.store import now
 
 router = APIRouter(tags=["tokens"], responses=PROBLEMS)
@@ -32,6 +32,7 @@ class NewToken(Shape):
     ]
     role: Role = Role.OPERATOR
     expires_at: Moment | None = None
+    reason: Reason = ""
 
 
 class TokenShape(Shape):
@@ -83,7 +84,7 @@ def create_token(service: ServiceOf, caller: CallerOf, request: Request, body: N
             if tokens.count_valid(session, Role.ADMIN) == 0 and body.role is not Role.ADMIN:
                 detail = "the first token must be an admin's: nobody could make or revoke another one without it"
                 raise Problem(409, "no-admin", detail)
-            token, text = tokens.create(session, caller, body.name, body.role, body.expires_at)
+            token, text = tokens.create(session, caller, body.name, body.role, body.expires_at, body.reason)
             shape = token_shape(token).model_copy(update={"token": text})
             return Answer(status=201, body=shape, location="/api/v1/tokens", secret="token")
 

@@ -18,7 +18,7 @@ from service.paging import page
 from service.patterns import LINK
 from service.problems import not_found
 from service.routes.common import IDEMPOTENT, MOST_ITEMS, PROBLEMS, Cursor, Id, Limit, ServiceOf
-from service.shapes import Shape, Why
+from service.shapes import Reason, Shape, Why
 
 router = APIRouter(tags=["webhooks"], responses=PROBLEMS)
 
@@ -41,6 +41,7 @@ class NewWebhook(Shape):
     url: Annotated[str, Field(pattern=LINK, max_length=2000), AfterValidator(_reachable)]
     events: Annotated[tuple[EventName, ...], Field(max_length=20)] = ()
     description: Annotated[str, Field(max_length=500)] = ""
+    reason: Reason = ""
 
 
 class WebhookShape(Shape):
@@ -103,7 +104,7 @@ def create_webhook(service: ServiceOf, caller: CallerOf, request: Request, body:
                 created_by=caller.name,
             )
             session.add(hook)
-            audit.record(session, caller, "webhook.create", hook.id, detail={"url": hook.url})
+            audit.record(session, caller, "webhook.create", hook.id, reason=body.reason, detail={"url": hook.url})
             shape = _shape(hook).model_copy(update={"secret": hook.secret})
             return Answer(status=201, body=shape, location="/api/v1/webhooks", secret="secret")
 

@@ -6,9 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from service import store
-from service.control_tables import Halt
+from service.control_tables import AuditRow, Halt
 from tests.service.helpers import TINY, Harness, Json, Script, problem
 
 STOP: Json = {"kind": "process_stop", "target": {"rank": 1}, "params": {"ttl_s": 30}}
@@ -163,6 +164,19 @@ async def test_every_change_is_in_the_audit_log(api: Harness) -> None:
     assert [page["items"][0]["action"], rest["items"][0]["action"]] == ["run.cancel", "run.submit"]
     assert [row["target"] for row in (await api.get("/audit", action="run.submit"))["items"]] == [run["id"]]
     assert (await api.get("/audit", target="nix"))["items"] == []
+    schedule = {"name": "n", "kind": "cron", "cron": "@daily", "run": {"scenario": TINY}}
+    made = (await api.post("/schedules", {**schedule, "reason": "each night"})).json()
+    await api.post(f"/schedules/{made['id']}/run", {"reason": "to see it"})
+    await api.post("/webhooks", {"url": "http://127.0.0.1:9/", "reason": "for the chat"})
+    await api.post("/tokens", {"name": "ada", "role": "admin", "reason": "she asked for it"})
+    with api.service.database.read() as session:
+        newest = session.scalars(select(AuditRow).order_by(AuditRow.seq.desc()).limit(4)).all()
+    assert [(row.action, row.reason) for row in newest] == [
+        ("token.create", "she asked for it"),
+        ("webhook.create", "for the chat"),
+        ("schedule.fire", "to see it"),
+        ("schedule.create", "each night"),
+    ]
 
 
 async def test_fault_kinds_say_what_this_host_can_do(api: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
