@@ -34,6 +34,10 @@ def test_every_view_fits_and_can_be_read(watched: Watched, path: str) -> None:
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
             assert page.evaluate(CONTRAST) == [], f"{theme} at {width} px"
+    page.set_viewport_size({"width": 760, "height": 900})
+    page.emulate_media(media="print")
+    watched.until(lambda: watched.overflow() == 0, "the page fits on paper")
+    assert page.locator("form:visible").count() == 0, "nobody fills in a printed form"
 
 
 @twice
