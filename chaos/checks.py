@@ -139,7 +139,9 @@ def _without_effect(events: Sequence[Event]) -> str:
     """A slow disk that nobody used while it was slow, and the like."""
     for event in events:
         proof = event.data.get("proof")
-        for name, nothing in _COUNTED.items() if event.kind == "fault_reverted" and isinstance(proof, Mapping) else ():
+        if event.kind != "fault_reverted" or not isinstance(proof, Mapping):
+            continue
+        for name, nothing in _COUNTED.items():
             if proof.get(name) == 0:
                 return f"{event.data.get('fault')}: {nothing} while {event.data.get('kind')} lasted"
     return ""
