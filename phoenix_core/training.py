@@ -17,6 +17,7 @@ from phoenix_core import device_errors
 from phoenix_core.advice import tell
 from phoenix_core.backends import is_broken_collective
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
+from phoenix_core.hooks import untraced
 from phoenix_core.inbox import Inbox
 from phoenix_core.modes import Modes, is_switching
 from phoenix_core.recovery import Rank
@@ -240,6 +241,7 @@ class Session:
         self._step_code, self._switching_since = step, None
         self.interruptible = True
 
+    @untraced  # it may strike in the middle of compiled code
     def _on_signal(self, _signum: int, frame: FrameType | None) -> None:
         if not self.interruptible:
             return
