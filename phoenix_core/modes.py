@@ -1,12 +1,13 @@
 """Modes of torch that a script switches on for a part of a step (autocast, no_grad): an interruption leaves none on.
 
 A signal that throws the training thread out of `__enter__` or `__exit__` leaves what these switch half switched, for
-good and without a word. So none does. CPython looks for signals where a function begins or a generator goes on, after
-a call, and where a loop jumps back. Between the return of `__enter__` and the body that `__exit__` guards, and between
-the body and the first instruction of `__exit__`, it does not: whoever is outside of the two functions is outside of
+good and without a word. So none does. CPython 3.11 looks for signals where a function begins or a generator goes on,
+after a call, and where a loop jumps back. Between the return of `__enter__` and the body that `__exit__` guards, and
+between the body and the first instruction of `__exit__`, it does not: who is outside of the two functions is outside of
 the switching too. (Compiled ones have no frame, and need none: no signal is handled in them.)
 
-What this cannot see is put back as it was at the beginning of the step, as far as torch says what is on.
+What this cannot see, such as `set_grad_enabled` between its making and its block, is put back as it was when the step
+began, as far as torch says what is on.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SIGNAL = signal.SIGRTMIN + 6
 """Interrupts the training thread; chosen away from those that schedulers send to user code."""
 ANNOUNCEMENT_LIMIT_S = 60.0
 SWITCHING_LIMIT_S = 1.0
-"""How long a step is not interrupted since each signal of a failure finds it in a context manager's own code."""
+"""For how long a step is left alone where each signal finds it in a context manager's own code."""
 
 
 class StepInterrupted(BaseException):
