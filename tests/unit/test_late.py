@@ -86,3 +86,20 @@ def test_a_rank_may_have_died_with_either_of_two_states_that_were_sent() -> None
         twin.change()
         result = late.taken_over(dead.small(), late.changed(sent, twin.small()))
         assert Rank(seed=3).load(result) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("seen", "in_the_end", "vote"),
+    [
+        ("", "a", 0),
+        ("aa", "a", 1),
+        ("ab", "b", 2),
+        ("aba", "a", 2),  # a collective in a recomputed part, whose random numbers are those of the forward pass
+        ("aa", "b", 2),  # after the last reduction
+    ],
+)
+def test_a_rank_votes_by_all_that_it_saw_of_its_small_state(seen: str, in_the_end: str, vote: int) -> None:
+    watch = late.Watch()
+    for small in seen:
+        watch.see(7, small.encode())
+    assert watch.vote(in_the_end.encode()) == vote
