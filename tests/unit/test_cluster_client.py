@@ -34,7 +34,7 @@ def fake_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: list[str], **how: Any) -> subprocess.Popen[bytes]:
         return started([sys.executable, "-S", "-c", HAND], **how)
 
-    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr("chaos.cluster.client.subprocess.Popen", start)
 
 
 def test_who_does_not_answer_is_ended_with_all_that_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
