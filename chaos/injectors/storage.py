@@ -113,7 +113,10 @@ class FullDisk:
 def _fill(root: int) -> int:
     """Take what is left: first in large pieces, then in pages."""
     taken = 0
-    descriptor = os.open(FILLER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=root)
+    try:
+        descriptor = os.open(FILLER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=root)
+    except FileExistsError:
+        raise TargetGone("another fault fills this disk already") from None
     try:
         for piece in (1 << 20, 4096):
             try:

@@ -42,6 +42,9 @@ def submit(
     body: Json = {"trials": trials, "seed": seed, "revision": revision, "reason": reason, **_what_to_run(scenario)}
     with connected(server, directory) as client:
         run = client.post("/runs", body)
+        if run["state"] == "QUEUED" and (halt := client.active_halt()) is not None:
+            how = f"phoenix halt --release {halt['id']} --reason WHY"
+            typer.echo(f"halted ({halt['reason']}): it begins once that is released: {how}", err=True)
         if wait:
             run = _ended(client, run)
     show(run, as_json, lambda: describe(run))

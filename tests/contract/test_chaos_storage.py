@@ -152,6 +152,8 @@ def test_a_full_disk_takes_nothing_until_it_is_reverted(
     (seen / "small").write_bytes(bytes(4096))
     active = hit("disk_full", tmp_path / "checkpoints", pid=owner_of_a_disk.pid, ttl_s=60)
     assert active.injection.proof["free_bytes"] == 0
+    with pytest.raises(TargetGone, match="another fault fills this disk already"):
+        hit("disk_full", tmp_path / "checkpoints", pid=owner_of_a_disk.pid, ttl_s=60)
     with pytest.raises(OSError, match="No space left"):
         (seen / "more").write_bytes(bytes(8192))
     assert active.revert().alive

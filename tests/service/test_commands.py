@@ -58,7 +58,9 @@ def test_each_command_once(service: StandIn, tmp_path: Path) -> None:
     assert "0 running run(s)" in phoenix(service, "halt", "--dry-run")
     halt = told(service, "halt", "--reason", "smoke")
     assert halt["active"] and "halted by local (smoke)" in phoenix(service, "halt", "--status")
-    assert told(service, "submit", str(file))["state"] == "QUEUED"
+    waits = f"halted (smoke): it begins once that is released: phoenix halt --release {halt['id']}"
+    queued = phoenix(service, "submit", str(file))
+    assert "QUEUED" in queued and waits in queued
     suite = told(service, "submit", "suite:nightly")
     assert (suite["suite"], suite["state"]) == ("nightly", "QUEUED") and suite["progress"]["total"] > 1
     assert "CANCELLED" in phoenix(service, "cancel", suite["id"])
