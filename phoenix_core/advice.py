@@ -21,6 +21,10 @@ LATE_CHANGE: Final = (
     "optimizer.step(), which no rank did in the first step. If a rank dies in the few milliseconds after, its "
     "replacement may have what was before. Do it in every step, or before the backward pass."
 )
+EARLY_BATCH: Final = (
+    "this script has taken a batch before the loop over steps(). What is still in its hands then, a replacement does "
+    "not have. Take each batch inside the step that uses it."
+)
 EARLY_CHANGE: Final = (
     "this script changes protected parameters before a protected optimizer's step(). If a rank dies in such a step the "
     "others execute it again and change them twice. Do it in or after optimizer.step()."

@@ -18,15 +18,17 @@ from phoenix_core.errors import UsageError
 class Batches:
     """Endless batches of `loader`, epoch after epoch: `protect(data=batches)`, then `next(batches)` inside the step.
 
-    `epoch` and `position` (batches of this epoch that were given out) are all its state. The order of an epoch follows
-    from `seed` and the epoch's number alone, also for samplers that draw it from a global generator (of torch, numpy or
-    Python), which is left as it was; a torch.Generator of the loader's or sampler's own (`generator`) is seeded for
-    each epoch. A sampler with `set_epoch` is told the epoch. Put back to a position, the batches before it are not
-    loaded again. With `num_workers` above 0, what a dataset draws in its worker processes is not drawn again: derive
-    that from the index of the sample. Raises UsageError for a loader that has no positions.
+    `epoch` and `position` (batches of this epoch that were given out) are its state, and what its order is drawn from:
+    a number that each epoch draws from torch's global generator as it begins, so that ranks have the same order or
+    others just as they have seeded that, as with the plain loader. With `seed` the order follows from that and the
+    epoch's number alone. Samplers may draw from any global generator (of torch, numpy or Python), which is left as it
+    was; a torch.Generator of the loader's or sampler's own (`generator`) is seeded for each epoch. A sampler with
+    `set_epoch` is told the epoch. Put back to a position, the batches before it are not loaded again. With
+    `num_workers` above 0, what a dataset draws in its worker processes is not drawn again: derive that from the index
+    of the sample. Raises UsageError for a loader that has no positions.
     """
 
-    def __init__(self, loader: DataLoader[Any], seed: int = 0) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int | None = None) -> None:
         if isinstance(loader.dataset, IterableDataset):
             raise UsageError(
                 "Batches(loader): an IterableDataset has no positions to come back to; protect an object of your own "
@@ -48,8 +50,14 @@ class Batches:
         own_of_torch = [found for found in own.values() if isinstance(found, torch.Generator)]
         self._generators = [(generator, generator.initial_seed()) for generator in own_of_torch]
         self._iterator: Iterator[Any] | None = None
+        self._drawn: int | None = None
         self.epoch = 0
         self.position = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether a batch was given out."""
+        return self.epoch + self.position > 0
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -67,16 +75,16 @@ class Batches:
                 self.position += 1
                 self._iterator = iterator
                 return batch
-            self.epoch, self.position = self.epoch + 1, 0
+            self.epoch, self.position, self._drawn = self.epoch + 1, 0, None
         raise UsageError("Batches(loader): the loader gave no batch in a whole epoch; is the dataset empty?")
 
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "position": self.position}
+    def state_dict(self) -> dict[str, int | None]:
+        return {"epoch": self.epoch, "position": self.position, "drawn": self._drawn}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state != self.state_dict():
             self._iterator = None
-        self.epoch, self.position = state["epoch"], state["position"]
+        self.epoch, self.position, self._drawn = state["epoch"], state["position"], state.get("drawn")
 
     def _open(self) -> Iterator[Any]:
         """The loader's iterator from `position` of `epoch` on."""
@@ -86,8 +94,10 @@ class Batches:
             if tell is not None:
                 tell(self.epoch)
         for generator, began in self._generators:
-            generator.manual_seed(hash((self._seed, self.epoch, began)))
-        with _drawn_from(hash((self._seed, self.epoch))):
+            generator.manual_seed(hash((self._seed or 0, self.epoch, began)))
+        if self._seed is None and self._drawn is None:
+            self._drawn = int(torch.empty((), dtype=torch.int64).random_())
+        with _drawn_from(hash((self._seed, self.epoch)) if self._drawn is None else self._drawn):
             order = iter(sampler)
             first = list(islice(order, 1))  # now: it is here that a sampler draws from the global generator
             self._order.rest = islice(chain(first, order), self.position, None)

@@ -14,8 +14,9 @@ from typing import Any
 import torch.distributed as dist
 
 from phoenix_core import device_errors
-from phoenix_core.advice import tell
+from phoenix_core.advice import EARLY_BATCH, say_once, tell
 from phoenix_core.backends import is_broken_collective
+from phoenix_core.data import Batches
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
 from phoenix_core.hooks import untraced
 from phoenix_core.inbox import Inbox
@@ -153,6 +154,8 @@ class Session:
             raise UsageError("steps() can be used once per session: a spare must find its way into the loop")
         self._iterating = True
         state = self.rank_state
+        if any(isinstance(value, Batches) and value.begun for value in state.protected.objects.values()):
+            say_once(EARLY_BATCH)
         state.attach(self._before_optimizer)
         state.begin(ANNOUNCEMENT_LIMIT_S)
         if state.boundary > total:

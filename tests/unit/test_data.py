@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy
@@ -91,21 +92,43 @@ def taken(batches: Batches, count: int) -> list[list[int]]:
     ],
 )
 def test_from_any_position_the_same_batches_follow(make: Any, position: int) -> None:
-    undisturbed = taken(Batches(make()), 12)
+    seed = 4 if position % 2 else None
+    torch.manual_seed(9)
+    undisturbed = taken(Batches(make(), seed), 12)
     assert undisturbed[0] != undisturbed[len(make())]  # another epoch, another order
-    before, replaced = Batches(make()), Batches(make())
+    torch.manual_seed(9)
+    before, replaced = Batches(make(), seed), Batches(make(), seed)
     assert taken(before, position) == undisturbed[:position]
-    state = before.state_dict()
+    state, generator = before.state_dict(), torch.get_rng_state()
     assert taken(before, 2) == undisturbed[position : position + 2]
     for batches in (before, replaced):  # a survivor that goes back, and a spare
         batches.load_state_dict(state)
+        torch.set_rng_state(generator)  # as all small state is put back
         assert taken(batches, 12 - position) == undisturbed[position:]
+
+
+def test_ranks_have_the_same_order_or_others_as_they_have_seeded_torch() -> None:
+    def order(generator: int, seed: int | None = None) -> list[list[int]]:
+        torch.manual_seed(generator)
+        return taken(Batches(shuffled(), seed), 4)
+
+    assert order(1) != order(2) and order(1) == order(1)
+    assert order(1, seed=3) == order(2, seed=3) != order(1, seed=4)
+
+
+def test_what_workers_draw_differs_as_ranks_have_seeded_torch() -> None:
+    def drawn(generator: int) -> list[list[float]]:
+        torch.manual_seed(generator)
+        loader = DataLoader(Noise(), batch_size=2, num_workers=1, sampler=DistributedSampler(Noise(), 2, 0))
+        return [batch.tolist() for batch in islice(Batches(loader), 2)]
+
+    assert drawn(1) != drawn(2) and drawn(1) == drawn(1)
 
 
 def test_batches_before_the_position_are_not_loaded() -> None:
     loader = shuffled()
     batches = Batches(loader)
-    batches.load_state_dict({"epoch": 3, "position": 2})
+    batches.load_state_dict({"epoch": 3, "position": 2, "drawn": 7})
     next(batches)
     assert isinstance(loader.dataset, Numbers) and len(loader.dataset.read) == 3
 
@@ -137,17 +160,27 @@ def test_a_batch_whose_loading_was_interrupted_is_given_out_again() -> None:
 def test_the_global_generator_is_left_as_it_was() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    taken(Batches(shuffled()), 9)
+    taken(Batches(shuffled(), seed=1), 9)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_loader_can_be_used_as_before() -> None:
     loader = shuffled()
     batches = Batches(loader)
-    batches.load_state_dict({"epoch": 0, "position": 3})
+    batches.load_state_dict({"epoch": 0, "position": 3, "drawn": 7})
     next(batches)
     assert len(batches) == len(loader) == 4
     assert sorted(int(i) for batch in loader for i in batch) == list(range(10))
+
+
+class Noise(Dataset[Any]):
+    """What augmentation in a worker draws."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(1)
+
+    def __len__(self) -> int:
+        return 8
 
 
 class Stream(IterableDataset[int]):

@@ -99,7 +99,14 @@ def test_each_message_to_a_script_is_explained() -> None:
     assert len(messages) > 10
     from phoenix_core import advice
 
-    said = (advice.LATE_COLLECTIVE, advice.LATE_DRAW, advice.LATE_CHANGE, advice.EARLY_CHANGE, advice.COPIES)
+    said = (
+        advice.LATE_COLLECTIVE,
+        advice.LATE_DRAW,
+        advice.LATE_CHANGE,
+        advice.EARLY_CHANGE,
+        advice.COPIES,
+        advice.EARLY_BATCH,
+    )
     assert "what this script's loop did outside of" in advice.CHANGED_OUTSIDE
     messages += [text.removeprefix("this script ").removeprefix("{} ") for text in said]
     assert [message for message in messages if message[:36].strip() not in guide] == []
