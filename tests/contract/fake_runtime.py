@@ -53,6 +53,7 @@ class FakeRuntime:
             "hang_s": self.hang_s,
             "flaw": self.flaw,
             "replaces_spares": self.replaces_spares,
+            "hold": os.environ.get("FAKE_HOLD", ""),
         }
         return Command(argv=(sys.executable, __file__, json.dumps(settings)))
 
@@ -71,6 +72,8 @@ class Settings:
     hang_s: float
     flaw: str
     replaces_spares: bool
+    hold: str = ""
+    """STEP:FILE: no rank begins this step before there is this file, so that what a test does meanwhile is in time."""
 
 
 def state_at(seed: int, step: int) -> bytes:
@@ -154,6 +157,9 @@ class Worker:
         return False
 
     def execute(self) -> None:
+        at, _, file = self.settings.hold.partition(":")
+        while file and self.step == int(at) and not Path(file).exists():
+            time.sleep(0.002)
         step, started = self.step, time.monotonic_ns()
         for phase in ("forward", "backward", "gradient_sync"):
             if self.settings.flaw != "silent":
