@@ -34,6 +34,8 @@ from tests.service.helpers import TINY
 from tests.support import wait_until
 
 CHECKS = [not_a_server_error, response_schema_conformance, content_type_conformance, status_code_conformance]
+# How long a machine with other work may take for an answer: what is slow is no violation.
+PATIENCE_S = 120
 # An event stream of a run that goes on goes on as well.
 ENDLESS = "/api/v1/runs/{run_id}/stream"
 # Signing in is limited on purpose, a token that is made locks out whoever has none, and nobody follows trials here.
@@ -115,7 +117,7 @@ def fuzz(target: Target, *, examples: int) -> None:
                     case.path_parameters = {
                         name: target.known.get(name, value) for name, value in (case.path_parameters or {}).items()
                     }
-                answer = case.call(base_url=target.url)
+                answer = case.call(base_url=target.url, timeout=PATIENCE_S)
                 case.validate_response(answer, checks=CHECKS)
 
             try:
