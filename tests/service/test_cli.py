@@ -205,7 +205,7 @@ def test_a_report_that_cannot_be_written_is_told_before_the_night(tmp_path: Path
         (("export", "x.tar.gz", "--database", "sqlite:////proc/self/phoenix.db"), "able to write the file"),
         (("serve", "--port", "0", "--repository", "/proc"), "/proc is in no git checkout"),
         (("compare", "HEAD~1", "HEAD", "--repo", "/proc"), "/proc is in no git checkout"),
-        (("import", __file__), "is no whole tar file, as `phoenix export` writes it\n"),
+        (("import", __file__), "is no whole tar file, as `phoenix export` writes it: copy or export it again\n"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
