@@ -315,7 +315,7 @@ class Membership:
             return []
         self.phase = Phase.RUNNING
         self._resumed_at = self._plan.boundary
-        joined, self.joining = [self.ranks[rank] for rank in self.joining], set()
+        joined, self.joining = {self.ranks[rank]: rank for rank in self.joining}, set()
         self._restarts.resumed(self._plan.boundary)
         for worker in self.ranks:
             self.members[worker].changed_at = now

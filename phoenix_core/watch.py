@@ -45,8 +45,8 @@ class Watch:
         self._stragglers.restart()
         self._reach.rest()
 
-    def resume(self, boundary: int, joined: Sequence[str], boundaries: Iterable[int]) -> None:
-        """The same after a recovery that leads to `boundary`; `joined` are the workers that are new to their ranks."""
+    def resume(self, boundary: int, joined: Mapping[str, int], boundaries: Iterable[int]) -> None:
+        """The same after a recovery that leads to `boundary`; `joined` are the new workers, with the rank of each."""
         self.pace.resume(boundary, joined)
         self.begin(boundaries)
 
@@ -78,7 +78,11 @@ class Watch:
         network = self._network(members, ranks, now, moved_at, self.pace.hang_limit_s())
         if hung and self._reach.sound:
             waited_s = now - max(seen[worker][1] for worker in hung)
-            return Seen(hung=tuple(hung), why=f"has kept the others waiting for {waited_s:.1f} s")
+            option = "--hang-timeout" if any(seen[worker][0].phase for worker in hung) else "--pause-timeout"
+            for worker in hung:
+                self.pace.lost(worker)
+            why = f"has kept the others waiting for {waited_s:.1f} s; {option} sets the limit"
+            return Seen(hung=tuple(hung), why=why)
         if hung:
             return network
         if self._reach.sound and now - moved_at > self.pace.longest_s and all_wait(seen, finished):

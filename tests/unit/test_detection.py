@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phoenix_core.detection import all_wait, keeps_others_waiting, waits_for
-from phoenix_core.pace import Pace
+from phoenix_core.pace import NEW_STEPS, REMEMBERED_FOR, Pace
 from phoenix_core.protocol import Progress
 from phoenix_core.settings import Detection
 
@@ -107,7 +107,7 @@ def test_those_who_are_through_wait_for_who_is_not() -> None:
 
 def test_a_hang_is_told_by_the_jobs_own_steps() -> None:
     pace = Pace(Detection(hang_floor_s=3.0, hang_factor=10.0))
-    pace.resume(0, [])
+    pace.resume(0, {})
     for boundary in range(30):
         pace.reached(boundary, boundary * 0.1)
     assert pace.hang_limit_s() == 3.0
@@ -116,27 +116,93 @@ def test_a_hang_is_told_by_the_jobs_own_steps() -> None:
     assert pace.step_s == 2.0 and pace.hang_limit_s() == 20.0
 
 
-def test_who_has_just_joined_may_take_as_long_as_the_jobs_first_steps() -> None:
-    """It compiles what the others compiled in the job's first step; once it has come through one, it is as they are."""
-    pace = Pace(Detection(hang_floor_s=3.0))
-    pace.resume(0, [])
-    for boundary, now in ((0, 0.0), (1, 60.0), (2, 60.1), (3, 60.2)):
+def one_slow_step(slowest_s: float) -> Pace:
+    """Of a job that has executed three steps of which the second was slow, and then a hundred quick ones."""
+    pace = Pace(Detection(hang_floor_s=3.0, first_step_s=300.0))
+    pace.resume(0, {})
+    for boundary, now in ((0, 0.0), (1, 0.1), *((b, slowest_s + b * 0.1) for b in range(2, 103))):
         pace.reached(boundary, now)
-    pace.resume(3, ["w1"])
-    compiling = at({"all": (8, 8)})
-    assert pace.patience_s("w0", compiling) == 3.0
-    assert pace.patience_s("w1", compiling) == 180.0
-    waiting = at({"all": (9, 8)})
+    return pace
+
+
+def patience_at(pace: Pace, boundary: int, worker: str = "w1") -> float:
+    return round(pace.patience_s(worker, at({"all": (8, 8)}, boundary=boundary)), 1)
+
+
+def lose_and_join(pace: Pace, boundary: int, before: str, after: str) -> None:
+    pace.lost(before)
+    pace.resume(boundary, {after: 1})
+
+
+def test_who_has_joined_may_take_as_long_as_the_jobs_slowest_first_step_until_it_has_executed_many() -> None:
+    """It compiles what the others compiled in one of the job's first steps, not all of it in its own first one."""
+    pace = one_slow_step(59.9)
+    pace.resume(102, {"w1": 1})
+    assert patience_at(pace, 102, "w0") == 3.0 and patience_at(pace, 102) == 180.0
+    compiling, waiting = at({"all": (8, 8)}, boundary=102), at({"all": (9, 8)}, boundary=102)
     seen = {worker: (compiling if worker == "w1" else waiting, 100.0) for worker in RANKS}
     assert keeps_others_waiting(seen, RANKS, 150.0, pace) == []
     assert keeps_others_waiting(seen, RANKS, 300.0, pace) == ["w1"]
-    pace.reached(4, 150.0)
-    assert pace.patience_s("w1", compiling) == 3.0
+    pace.reached(103, 150.0)
+    assert patience_at(pace, 103) == 180.0
+    pace.resume(103, {"w2": 2})
+    assert patience_at(pace, 103) == 180.0, "the recovery of another rank does not make it an old hand"
+    assert patience_at(pace, 102 + NEW_STEPS) == 3.0
+
+
+def test_a_late_slow_step_of_the_job_gives_who_joins_no_more_time() -> None:
+    pace = one_slow_step(1.0)
+    pace.reached(103, 100.0)
+    pace.resume(103, {"w1": 1})
+    assert patience_at(pace, 103) == 3.3
+
+
+def test_after_a_newcomer_that_was_lost_as_hung_the_next_one_has_twice_the_time_in_twice_as_many_steps() -> None:
+    pace = one_slow_step(1.0)
+    pace.resume(102, {"w1": 1})
+    lose_and_join(pace, 110, "w1", "w4")
+    assert patience_at(pace, 110, "w4") == 6.6
+    lose_and_join(pace, 120, "w4", "w5")
+    assert patience_at(pace, 120, "w5") == patience_at(pace, 120 + 4 * NEW_STEPS - 1, "w5") == 13.2
+    assert patience_at(pace, 120 + 4 * NEW_STEPS, "w5") == 3.0
+    pace.resume(130, {"w6": 2})
+    assert patience_at(pace, 130, "w6") == 3.3, "it is another rank's"
+    pace.resume(140, {"w7": 1})
+    assert patience_at(pace, 140, "w7") == 13.2, "who dies by itself tells nothing of how much time is enough"
+
+
+def test_however_many_were_lost_a_newcomer_that_hangs_is_found_after_the_time_of_any_first_step() -> None:
+    pace = one_slow_step(1.0)
+    pace.resume(102, {"w1": 1})
+    for number in range(1, 1200):
+        lose_and_join(pace, 102, f"w{number}", f"w{number + 1}")
+    assert patience_at(pace, 102, "w1200") == 300.0
+    slower = one_slow_step(200.0)
+    slower.resume(102, {"w1": 1})
+    lose_and_join(slower, 102, "w1", "w2")
+    assert patience_at(slower, 102, "w2") == 600.3
+
+
+def test_lost_newcomers_are_forgotten_once_one_has_executed_many_steps_and_the_jobs_first_workers_never_counted() -> (
+    None
+):
+    pace = one_slow_step(1.0)
+    lose_and_join(pace, 102, "w1", "w4")
+    assert patience_at(pace, 102, "w4") == 3.3
+    lose_and_join(pace, 102, "w4", "w5")
+    remembered = 2 * REMEMBERED_FOR * NEW_STEPS
+    pace.reached(102 + remembered - 1, 1000.0)
+    pace.resume(102 + remembered - 1, {"w6": 1})
+    pace.reached(102 + 2 * remembered - 2, 1100.0)
+    assert patience_at(pace, 102 + 2 * remembered - 2, "w6") == 3.0
+    pace.reached(102 + 2 * remembered - 1, 1100.1)
+    pace.resume(102 + 2 * remembered - 1, {"w7": 1})
+    assert patience_at(pace, 102 + 2 * remembered - 1, "w7") == 3.3
 
 
 def test_a_coordinator_that_did_not_see_the_jobs_first_step_gives_who_joins_the_time_of_any_first_step() -> None:
     pace = Pace(Detection(hang_floor_s=3.0, first_step_s=300.0))
     for boundary, now in ((50, 0.0), (51, 0.1), (52, 0.2)):
         pace.reached(boundary, now)
-    pace.resume(52, ["w1"])
-    assert pace.patience_s("w1", at({})) == 300.0 and pace.patience_s("w0", at({})) == 3.0
+    pace.resume(52, {"w1": 1})
+    assert patience_at(pace, 52) == 300.0 and patience_at(pace, 52, "w0") == 3.0

@@ -41,7 +41,7 @@ from phoenix_core.protocol import (
     WorkerParked,
     WorkerSuspected,
 )
-from phoenix_core.roster import Job, Phase
+from phoenix_core.roster import Job, Phase, State
 from phoenix_core.xids import Action
 
 D = TypeVar("D")
@@ -648,9 +648,44 @@ def test_nobody_is_stuck_while_somebody_is_at_work() -> None:
     for worker in ("w0", "w1", "w3"):
         drive.tell(Progressed(worker=worker, progress=at(2, "gradient_sync", 1, 0)))
     drive.tell(Progressed(worker="w4", progress=at(2, "backward", 0, 0)))
-    drive.membership.watch.pace._first_s = 200.0
+    drive.membership.watch.pace._slowest_first_s = 200.0
     drive.now += drive.membership.job.detection.between_steps_s + 1
     assert not only(drive.tick(), Record)
+
+
+def passes_slowly(drive: Drive, boundary: int, seconds: int) -> list[Record]:
+    """All have come to a step that rank 2 takes `seconds` to compute: what is told until it has or has failed."""
+    drive.step(boundary)
+    for rank, worker in enumerate(drive.membership.ranks):
+        drive.tell(Progressed(worker=worker, progress=at(boundary, "forward", boundary + (rank != 2), boundary)))
+    told: list[Record] = []
+    for _ in range(seconds):
+        drive.now += 1
+        told += [record for record in only(drive.tick(), Record) if record.kind == "failure_detected"]
+        if told:
+            break
+    return told
+
+
+def test_newcomers_that_are_only_slow_are_not_replaced_one_after_another() -> None:
+    """A step after each recovery is slow for who was never there. Steps between them succeed: no limit ends that."""
+    drive = Drive().run()
+    for boundary in (1, 2):
+        drive.step(boundary)
+    drive.tell(WorkerExited(worker="w2", code=-9))
+    lost = []
+    for boundary in range(2, 20):
+        drive.park(*(m.worker for m in drive.membership.members.values() if m.state is State.STARTING))
+        drive.offer_all(boundary, lost=2)
+        drive.restore_all()
+        drive.step(boundary)
+        failed = passes_slowly(drive, boundary + 1, 7)
+        if not failed:
+            break
+        lost += failed
+    assert [record.fields["cause"] for record in lost] == ["no_progress", "no_progress"], "of 3 s and of 6 s"
+    assert "--hang-timeout sets the limit" in str(lost[0].fields["detail"])
+    assert [record.fields["cause"] for record in passes_slowly(drive, boundary + 2, 100)] == ["no_progress"], "a hang"
 
 
 def test_who_waits_for_a_node_that_is_cut_off_is_not_blamed_for_a_hang() -> None:
