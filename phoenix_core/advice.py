@@ -29,6 +29,11 @@ EARLY_CHANGE: Final = (
     "this script changes protected parameters before a protected optimizer's step(). If a rank dies in such a step the "
     "others execute it again and change them twice. Do it in or after optimizer.step()."
 )
+SWAPPED: Final = (
+    "this script had other values in its protected parameters when a step broke before its optimizer ran (an average "
+    "for an evaluation, swapped in by `.data`?): this rank's state is given up. Evaluate with "
+    "torch.func.functional_call or a copy of the model; change parameters only in or after optimizer.step()."
+)
 CHANGED_OUTSIDE: Final = (
     "a step broke, and what this script's loop did outside of `with step:` then changed parameters that it had not "
     "changed there before: this rank has changed them once too often. Move it inside, after optimizer.step()."

@@ -70,6 +70,8 @@ class Gate:
         self.late: bool | None = None
         """Whether they are captured before the optimizer alone; None until the ranks have agreed. As of the step's
         beginning: a step that breaks is begun again without what was agreed in it."""
+        self.left: int | None = None
+        """The boundary at which the script has left its loop, or a twin's has; None while it goes on."""
         self._agreed: bool | None = None
         self._again = False
         """Whether this rank has changed it after the first reduction without that it was agreed on: before the
@@ -209,8 +211,12 @@ class Gate:
         """What a replacement must know of this rank, at rest at `boundary`, besides what it holds."""
         early = self._early.get(boundary)
         if self.whole or early is None or boundary not in self.own.boundaries().get(self._rank, ()):
-            return late.Told(self.late)
-        return late.Told(self.late, late.changed(early, self.own.get(self._rank, boundary)))
+            return late.Told(self.late, left=self.left)
+        return late.Told(self.late, late.changed(early, self.own.get(self._rank, boundary)), self.left)
+
+    def hear(self, told: late.Told, *, disk: bool) -> None:
+        """What was told with the state that this rank has been given, or keeps; `disk`: all begin from there."""
+        self.late, self.left = None if disk else told.late, told.left
 
     def keep(self, boundary: int, payload: Payload) -> None:
         """Keep a small state here and send it to the holder, without waiting."""

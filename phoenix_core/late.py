@@ -31,6 +31,8 @@ class Told:
     late: bool | None = None
     """What the ranks have agreed on (see Watch); None before."""
     changed: Changed = field(default_factory=dict)
+    left: int | None = None
+    """The boundary at which the script has left its loop by itself (`break`), and so will the replacement's."""
 
 
 class Watch:

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from phoenix_core.advice import COPIES, EARLY_CHANGE, say_once
+from phoenix_core import fsdp
+from phoenix_core.advice import COPIES, EARLY_CHANGE, SWAPPED, say_once
 from phoenix_core.between import changed_since, versions
 from phoenix_core.errors import UsageError
+from phoenix_core.packing import flat_bytes
 from phoenix_core.snapshot import Protected
+
+SAMPLE_BYTES: Final = 16
+
+
+class Samples:
+    """A few bytes of each of some tensors: torch does not count what is written by `.data`, and copies are dear.
+
+    Taken at the beginning of each step, so on the tensors' devices, without waiting for them, by one small kernel for
+    each device.
+    """
+
+    def __init__(self) -> None:
+        self._at: list[int] = []
+        self._views: dict[torch.device, dict[int, torch.Tensor]] = {}
+        self._taken: dict[torch.device, torch.Tensor] = {}
+
+    def take(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._taken = self._read(tensors)
+
+    def differing(self, tensors: Sequence[torch.Tensor]) -> set[int]:
+        """The numbers of those whose bytes are others than when they were taken, wherever they lie by now."""
+        before, found = self._taken, set()
+        for device, now in self._read(tensors).items():
+            views = self._views[device]
+            sizes = [view.numel() for view in views.values()]
+            pairs = zip(before[device].cpu().split(sizes), now.cpu().split(sizes), strict=True)
+            found |= {number for number, (old, new) in zip(views, pairs, strict=True) if not torch.equal(old, new)}
+        return found
+
+    def _read(self, tensors: Sequence[torch.Tensor]) -> dict[torch.device, torch.Tensor]:
+        at = [tensor.data_ptr() for tensor in tensors]
+        if at != self._at:  # else the views of the step before are good: making them takes longer than all the rest
+            self._at, self._views = at, {}
+            for number, tensor in enumerate(tensors):
+                if tensor.numel():
+                    content = flat_bytes(tensor)
+                    middle = (tensor.numel() // 2) * tensor.element_size()
+                    self._views.setdefault(tensor.device, {})[number] = content[middle : middle + SAMPLE_BYTES]
+        return {device: torch.cat(list(views.values())) for device, views in self._views.items()}
 
 
 class Misuse:
@@ -21,17 +65,21 @@ class Misuse:
         self._names: list[str] = []
         self._left_by: int | None = None
         self._ddp_modules: list[DistributedDataParallel] = []
+        self._samples: Samples | None = None
 
     def at_loop(self, world_size: int) -> None:
         """Name what makes every rank of a DDP job send its whole state, and need not."""
         self._groups, self._names = self._number_of_groups(), self._parameter_names()
         self._ddp_modules = self._protected.ddp_modules()
+        self._samples = Samples() if world_size > 1 else None
         if copies := self._protected.needless_copies(world_size):
             say_once(COPIES.format(", ".join(f"protect({name}=...)" for name in copies)))
 
     def at_step(self) -> None:
         """A step begins. Raises UsageError where an optimizer or a module has been given other parameters."""
         self._versions = versions(self._protected.listed_parameters())
+        if self._samples is not None:
+            self._samples.take(self._parts())
         if self._number_of_groups() != self._groups:
             raise UsageError(
                 "an optimizer has been given more parameter groups: a replacement could not know them. Make all groups "
@@ -57,6 +105,19 @@ class Misuse:
         left_by, self._left_by = self._left_by, None
         if left_by is not None and self._has_gradients():
             raise self._no_optimizer(left_by)
+
+    def at_break(self) -> bool:
+        """The step broke before its optimizer: whether parameters were changed in a way that torch does not count.
+
+        What it counts is another matter (see EARLY_CHANGE): a script that does so in each step goes on.
+        """
+        if self._samples is None:
+            return False
+        counted = changed_since(self._versions, self._protected.listed_parameters())
+        changed = bool(self._samples.differing(self._parts()) - counted)
+        if changed:
+            say_once(SWAPPED)
+        return changed
 
     def at_optimizer(self, *, whole: bool) -> None:
         """The first optimizer of the step is about to run; `whole`: a step that breaks is begun from a snapshot."""
@@ -88,6 +149,9 @@ class Misuse:
     def _parameter_names(self) -> list[str]:
         modules = self._protected.modules().items()
         return [f"{name}.{path}" for name, module in modules for path, _ in module.named_parameters()]
+
+    def _parts(self) -> list[torch.Tensor]:
+        return [fsdp.local(parameter) for parameter in self._protected.listed_parameters()]
 
     def _changed(self) -> list[torch.nn.Parameter]:
         """The parameters that were changed in place since the step began."""

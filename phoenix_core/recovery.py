@@ -277,7 +277,7 @@ class Rank:
         else:
             layouts, start, small = self.gate.put_back(plan.boundary, layouts, start, kept)
         self._put_back(plan.boundary, layouts, start, small)
-        self.gate.late = None if plan.disk else told.late
+        self.gate.hear(told, disk=plan.disk)
         if plan.tensors is not None and plan.boundary > 0 and not self.gate.whole:
             # This rank never ended that step, but the state that it was given has it: say so, with its records.
             self._emit("step_committed", step=plan.boundary - 1, restored=True, **self.gate.recorded)
@@ -298,6 +298,8 @@ class Rank:
         backends.settle()
         self.gate.settle()
         fsdp.reset(self.protected.modules().values())
+        if self._in_step and not self._changing and self._misuse.at_break():
+            self.live = None  # others shall not be given this, nor does this rank go on with it
         if self.live is not None:
             if self._in_loop and not (self._in_step or self._between.again or self.gate.whole):
                 self.gate.arrive(self.live)  # what the loop changed since the step ended is kept, as if it went on

@@ -164,7 +164,7 @@ class Session:
             )
         step = Step(self)
         while True:
-            while state.boundary < total:
+            while state.boundary < total and state.boundary != state.gate.left:
                 if self.must_recover():
                     self.recover()
                     continue
@@ -191,6 +191,7 @@ class Session:
     def close(self, error: BaseException | None) -> None:
         left = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
         if left and self._iterating:
+            self.rank_state.gate.left = self.rank_state.boundary
             while not self._finish():  # a script may leave its loop early: the others must know
                 pass
         elif error is not None and not isinstance(error, SystemExit):

@@ -106,6 +106,7 @@ def test_each_message_to_a_script_is_explained() -> None:
         advice.EARLY_CHANGE,
         advice.COPIES,
         advice.EARLY_BATCH,
+        advice.SWAPPED,
     )
     assert "what this script's loop did outside of" in advice.CHANGED_OUTSIDE
     messages += [text.removeprefix("this script ").removeprefix("{} ") for text in said]

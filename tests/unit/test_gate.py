@@ -163,6 +163,14 @@ def test_a_replacement_goes_on_with_what_its_twin_tells(rank: Rank, late: bool) 
     assert rank.calls == ["barrier"] * late
 
 
+def test_a_replacement_leaves_its_loop_where_its_twin_did(rank: Rank) -> None:
+    rank.step()
+    rank.gate.left = 1
+    told, rank.gate.left = rank.gate.told(1), None
+    rank.gate.hear(told, disk=False)
+    assert rank.gate.left == 1 and rank.gate.late is False
+
+
 def test_a_habit_that_begins_later_is_safe_on_its_own_rank_and_told_of(rank: Rank) -> None:
     rank.step()
     rank.step(rank.count, safe=False)  # found when the loop comes to its next step

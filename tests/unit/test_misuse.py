@@ -15,7 +15,7 @@ from torch.distributed.algorithms.join import Join
 
 from phoenix_core import advice
 from phoenix_core.errors import UsageError
-from phoenix_core.misuse import Misuse
+from phoenix_core.misuse import Misuse, Samples
 from phoenix_core.snapshot import Protected
 
 
@@ -29,7 +29,7 @@ class Script:
         self.protected = Protected()
         self.protected.add({"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler})
         self.misuse = Misuse(self.protected)
-        self.misuse.at_loop(1)
+        self.misuse.at_loop(2)
 
     def begin(self) -> None:
         self.optimizer.zero_grad()
@@ -92,6 +92,46 @@ def test_parameters_of_an_optimizer_do_not_become_more() -> None:
     script.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
     with pytest.raises(UsageError, match="before the loop"):
         script.misuse.at_step()
+
+
+@pytest.mark.parametrize("swap", ["content", "memory"])
+def test_weights_that_are_swapped_by_data_are_not_those_of_the_boundary(said: list[str], swap: str) -> None:
+    script = Script()
+    for _ in range(2):  # each step is compared with its own beginning
+        script.begin()
+        kept = [parameter.data.clone() for parameter in script.model.parameters()]
+        assert not script.misuse.at_break() and said == []
+        for parameter in script.model.parameters():
+            if swap == "content":
+                parameter.data.copy_(parameter.data / 2)
+            else:
+                parameter.data = parameter.data / 2
+        assert script.misuse.at_break() and said.pop() == advice.SWAPPED
+        for parameter, values in zip(script.model.parameters(), kept, strict=True):
+            parameter.data = values
+        assert not script.misuse.at_break(), "the evaluation has put them back, on its way out"
+        script.backward()
+        script.optimizer.step()
+
+
+def test_what_torch_counts_does_not_give_a_rank_s_state_up(said: list[str]) -> None:
+    """A script that changes parameters early in each step has been told of it, and is not refused."""
+    script = Script()
+    script.begin()
+    with torch.no_grad():
+        script.model.bias.mul_(0.5)
+    assert not script.misuse.at_break() and said == []
+
+
+def test_samples_hold_for_tensors_of_any_kind() -> None:
+    double, empty = torch.tensor([1.0, float("nan")], dtype=torch.float64), torch.zeros(0, 3)
+    tensors = [torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last), empty, double, torch.zeros(())]
+    samples = Samples()
+    samples.take(tensors)
+    assert samples.differing(tensors) == set()
+    tensors[0].add_(1)
+    double[1] = 2.0
+    assert samples.differing(tensors) == {0, 2}
 
 
 def test_parameters_that_change_before_the_optimizer_are_told_of(said: list[str]) -> None:

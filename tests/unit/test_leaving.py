@@ -1,0 +1,36 @@
+"""Where a loop over steps ends before its last step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from phoenix_core.training import Session
+
+
+@pytest.fixture
+def session() -> Session:
+    """In a world of one, which takes no rank."""
+    made, model = Session(), torch.nn.Linear(1, 1)
+    made.protect(model=model, optimizer=torch.optim.SGD(model.parameters()))
+    return made
+
+
+def test_a_replacement_is_not_given_the_step_at_which_its_twin_had_left(session: Session) -> None:
+    session.rank_state.gate.left = 2
+    seen = []
+    for step in session.steps(5):
+        with step:
+            seen.append(step.index)
+    assert seen == [0, 1]
+
+
+def test_who_leaves_its_loop_tells_where(session: Session) -> None:
+    for step in session.steps(5):
+        with step:
+            pass
+        if step.index == 3:
+            break
+    assert session.rank_state.gate.told(3).left is None
+    session.close(None)
+    assert session.rank_state.gate.told(3).left == 3
