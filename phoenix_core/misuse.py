@@ -16,6 +16,8 @@ from phoenix_core.packing import flat_bytes
 from phoenix_core.snapshot import Protected
 
 SAMPLE_BYTES: Final = 16
+LOOKS: Final = 5
+"""In how many first steps the samples are looked at before the optimizer too: on a device that waits for it."""
 
 
 class Samples:
@@ -66,6 +68,7 @@ class Misuse:
         self._left_by: int | None = None
         self._ddp_modules: list[DistributedDataParallel] = []
         self._samples: Samples | None = None
+        self._looks = LOOKS
 
     def at_loop(self, world_size: int) -> None:
         """Name what makes every rank of a DDP job send its whole state, and need not."""
@@ -121,7 +124,9 @@ class Misuse:
 
     def at_optimizer(self, *, whole: bool) -> None:
         """The first optimizer of the step is about to run; `whole`: a step that breaks is begun from a snapshot."""
-        if not whole and self._changed():
+        self._looks -= 1
+        unseen = self._looks >= 0 and self._samples is not None and self._samples.differing(self._parts())
+        if not whole and (self._changed() or unseen):
             say_once(EARLY_CHANGE)
 
     def at_end(self, step: int) -> None:

@@ -151,6 +151,18 @@ def test_parameters_that_change_before_the_optimizer_are_told_of(said: list[str]
     assert said == [advice.EARLY_CHANGE]
 
 
+def test_what_torch_does_not_count_is_told_of_too(said: list[str]) -> None:
+    script = Script()
+    script.misuse.at_loop(2)
+    script.begin()
+    script.backward()
+    script.model.weight.data.add_(1)
+    script.misuse.at_optimizer(whole=True)
+    assert said == []
+    script.misuse.at_optimizer(whole=False)
+    assert said == [advice.EARLY_CHANGE]
+
+
 @pytest.mark.usefixtures("_alone")
 def test_a_communication_hook_that_remembers_is_refused() -> None:
     for state, hook in ((None, fp16_compress_hook), (PowerSGDState(None), powerSGD_hook)):
