@@ -69,5 +69,5 @@ def left_alone(rank: int, worker: str) -> str:
     """Why a job cannot go on that one rank has left: whoever took its place would leave too."""
     return (
         f"rank {rank} ({worker}) left its loop over steps() while the others train on and wait for it; all ranks must "
-        "leave after the same step"
+        "leave after the same step; where its state is sharded, a rank that dies just then takes the others back"
     )
