@@ -61,7 +61,9 @@ def test_each_command_once(service: StandIn, tmp_path: Path) -> None:
     waits = f"halted (smoke): it begins once that is released: phoenix halt --release {halt['id']}"
     queued = phoenix(service, "submit", str(file))
     assert "QUEUED" in queued and waits in queued
-    suite = told(service, "submit", "suite:nightly")
+    suite = json.loads(
+        phoenix(service, "submit", "suite:nightly", "--json").partition("\n")[2]
+    )  # after what it waits for
     assert (suite["suite"], suite["state"]) == ("nightly", "QUEUED") and suite["progress"]["total"] > 1
     assert "CANCELLED" in phoenix(service, "cancel", suite["id"])
     assert "there is no suite 'nix'" in phoenix(service, "submit", "suite:nix", code=2)
