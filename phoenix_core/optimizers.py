@@ -10,17 +10,18 @@ import torch
 from phoenix_core import fsdp
 
 
-def found_in(name: str, value: object) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+def found_in(name: str, value: object, around: tuple[object, ...] = ()) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """`value`, if it is an optimizer, and those that it holds (of a rank's part, of fast weights), with names.
 
     One that only passes on what another does was never initialised as an optimizer, and has no state of its own.
+    `around`: those that hold `value`, which it may know in turn.
     """
-    if not isinstance(value, torch.optim.Optimizer):
+    if not isinstance(value, torch.optim.Optimizer) or any(value is outer for outer in around):
         return
     if "_optimizer_step_pre_hooks" in vars(value):
         yield name, value
     for attribute, inner in vars(value).items():
-        yield from found_in(f"{name}.{attribute}", inner)
+        yield from found_in(f"{name}.{attribute}", inner, (*around, value))
 
 
 def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -85,7 +85,12 @@ def arguments_of(kind: str, directory: Path) -> Sequence[str]:
 
 @pytest.mark.parametrize(
     ("kind", "rank", "step"),
-    [pytest.param("ddp", 0, 300, marks=pytest.mark.soak), ("epochs", 0, 40), ("fsdp2", 1, 12), ("trainer", 0, 12)],
+    [
+        pytest.param("ddp", 0, 300, marks=pytest.mark.soak),
+        ("epochs", 0, 40),
+        pytest.param("fsdp2", 1, 12, marks=pytest.mark.soak),
+        ("trainer", 0, 12),
+    ],
 )
 def test_a_moved_script_outlives_a_rank(
     run_dir: Path, undisturbed: Callable[[str], tuple[Path, Finished]], kind: str, rank: int, step: int

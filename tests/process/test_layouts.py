@@ -1,6 +1,6 @@
 """Every layout of state over ranks, a rank killed at every instant of a step: the run is bitwise the undisturbed one.
 
-`make test` runs a few cells, `make soak` the whole matrix.
+`make test` runs one cell, `make soak` the whole matrix.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ OWN_STATE = ("keeps_shards", "fsdp", "bf16", "hsdp", "tensor", "zero", "pipeline
 """Layouts in which ranks keep whole snapshots: the others never enter the last two phases."""
 TWINS = {"hsdp": (2, 3, 0, 1), **dict.fromkeys(("pipeline", "gpipe", "interleaved"), (1, 0, 3, 2))}
 """Those of them in which each rank has a twin: only the rest of a snapshot travels, and the twin is the holder."""
-QUICK = {
-    ("fsdp", "backward"),
-    ("pipeline", "backward"),
-}
+QUICK = {("fsdp", "backward")}
 REPLICAS = (
     "ddp", "buffers", "accumulation", "recompute", "recounting", "alternate", "habits", "keeps", "compiled", "outside",
 )  # fmt: skip

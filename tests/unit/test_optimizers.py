@@ -87,6 +87,14 @@ def test_one_that_only_passes_on_is_the_one_inside() -> None:
     assert protected.optimizers() == {"optimizer.optimizer": inner}
 
 
+def test_two_that_know_each_other_are_two() -> None:
+    model, protected = torch.nn.Linear(2, 2), Protected()
+    outer = around(model)
+    outer.optimizer.outer = outer  # type: ignore[attr-defined]
+    protected.add({"model": model, "optimizer": outer})
+    assert list(protected.optimizers()) == ["optimizer", "optimizer.optimizer"]
+
+
 def test_a_state_that_began_in_a_broken_step_is_gone_whole() -> None:
     model, protected = torch.nn.Linear(2, 2), Protected()
     optimizer = Counting(model.parameters())
