@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy
@@ -18,14 +19,13 @@ from phoenix_core.errors import UsageError
 class Batches:
     """Endless batches of `loader`, epoch after epoch: `protect(data=batches)`, then `next(batches)` inside the step.
 
-    `epoch` and `position` (batches of this epoch that were given out) are its state, and what its order is drawn from:
-    a number that each epoch draws from torch's global generator as it begins, so that ranks have the same order or
-    others just as they have seeded that, as with the plain loader. With `seed` the order follows from that and the
-    epoch's number alone. Samplers may draw from any global generator (of torch, numpy or Python), which is left as it
-    was; a torch.Generator of the loader's or sampler's own (`generator`) is seeded for each epoch. A sampler with
-    `set_epoch` is told the epoch. Put back to a position, the batches before it are not loaded again. With
-    `num_workers` above 0, what a dataset draws in its worker processes is not drawn again: derive that from the index
-    of the sample. Raises UsageError for a loader that has no positions.
+    `epoch` and `position` (batches of this epoch that were given out) are its state, and what the global generators (of
+    torch, numpy and Python) were as the epoch began. The loader and its sampler draw from these as they do without this
+    class: ranks have the same order or others just as they are seeded. With `seed` the order follows from that and the
+    epoch's number alone, and these generators are left as they were. A torch.Generator of the loader's or sampler's own
+    (`generator`) is seeded for each epoch. A sampler with `set_epoch` is told the epoch. Put back to a position, the
+    batches before it are not loaded again. With `num_workers` above 0, what a dataset draws in its worker processes is
+    not drawn again: derive that from the index of the sample. Raises UsageError for a loader that has no positions.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int | None = None) -> None:
@@ -50,7 +50,7 @@ class Batches:
         own_of_torch = [found for found in own.values() if isinstance(found, torch.Generator)]
         self._generators = [(generator, generator.initial_seed()) for generator in own_of_torch]
         self._iterator: Iterator[Any] | None = None
-        self._drawn: int | None = None
+        self._drawn: bytes | None = None
         self.epoch = 0
         self.position = 0
 
@@ -78,13 +78,27 @@ class Batches:
             self.epoch, self.position, self._drawn = self.epoch + 1, 0, None
         raise UsageError("Batches(loader): the loader gave no batch in a whole epoch; is the dataset empty?")
 
-    def state_dict(self) -> dict[str, int | None]:
+    def state_dict(self) -> dict[str, int | bytes | None]:
         return {"epoch": self.epoch, "position": self.position, "drawn": self._drawn}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state != self.state_dict():
             self._iterator = None
         self.epoch, self.position, self._drawn = state["epoch"], state["position"], state.get("drawn")
+
+    @contextmanager
+    def _draws(self) -> Iterator[None]:
+        """What is drawn here is what this epoch draws as it begins, whenever that was."""
+        if self._seed is None and self._drawn is None:
+            self._drawn = _generators()
+            yield
+            return
+        with _left_as_they_are():
+            if self._drawn is None:
+                _seed_generators(hash((self._seed, self.epoch)))
+            else:
+                _set_generators(self._drawn)
+            yield
 
     def _open(self) -> Iterator[Any]:
         """The loader's iterator from `position` of `epoch` on."""
@@ -95,31 +109,64 @@ class Batches:
                 tell(self.epoch)
         for generator, began in self._generators:
             generator.manual_seed(hash((self._seed or 0, self.epoch, began)))
-        if self._seed is None and self._drawn is None:
-            self._drawn = int(torch.empty((), dtype=torch.int64).random_())
-        with _drawn_from(hash((self._seed, self.epoch)) if self._drawn is None else self._drawn):
-            order = iter(sampler)
-            first = list(islice(order, 1))  # now: it is here that a sampler draws from the global generator
-            self._order.rest = islice(chain(first, order), self.position, None)
+        with self._draws():
+            self._order.rest = rest = _Rest(islice(iter(sampler), self.position, None))
             try:
-                return iter(self._loader)
+                if not self._loader.persistent_workers:
+                    return iter(self._loader)
+                # Such a loader draws once more the first time in a process, which is not to be seen afterwards.
+                rest.begin()
+                with _left_as_they_are():
+                    return iter(self._loader)
             finally:
                 self._order.rest = None
+                rest.begin()
+
+
+def _generators() -> bytes:
+    """What the global generators are."""
+    return pickle.dumps((torch.get_rng_state(), random.getstate(), numpy.random.get_state()))
+
+
+def _set_generators(states: bytes) -> None:
+    of_torch, of_python, of_numpy = pickle.loads(states)
+    torch.set_rng_state(of_torch)
+    random.setstate(of_python)
+    numpy.random.set_state(of_numpy)
 
 
 @contextmanager
-def _drawn_from(seed: int) -> Iterator[None]:
-    """What is drawn here from the global generators follows from `seed`, and they are as before afterwards."""
-    python, numbers = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        numpy.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            numpy.random.set_state(numbers)
+def _left_as_they_are() -> Iterator[None]:
+    """The global generators, whatever is drawn here."""
+    now = _generators()
+    try:
+        yield
+    finally:
+        _set_generators(now)
+
+
+def _seed_generators(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+
+
+class _Rest:
+    """What is left of an epoch's order. A sampler draws from the global generators as its first item is asked for."""
+
+    def __init__(self, order: Iterator[Any]) -> None:
+        self._order = order
+        self._held: list[Any] = []
+
+    def begin(self) -> None:
+        """Ask for it, and keep it for whoever asks next."""
+        self._held = self._held or list(islice(self._order, 1))
+
+    def __iter__(self) -> _Rest:
+        return self
+
+    def __next__(self) -> Any:
+        return self._held.pop(0) if self._held else next(self._order)
 
 
 class _Order:
@@ -127,7 +174,7 @@ class _Order:
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
-        self.rest: Iterator[Any] | None = None
+        self.rest: _Rest | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.sampler) if self.rest is None else self.rest

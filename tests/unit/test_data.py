@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler, TensorDataset
 
+from phoenix_core import rng
 from phoenix_core.data import Batches
 from phoenix_core.errors import UsageError
 
@@ -79,6 +80,12 @@ def by_python() -> DataLoader[Any]:
     return DataLoader(Numbers(10), batch_size=3, sampler=Drawn(lambda: random.sample(range(10), 10)))
 
 
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
+
+
 def taken(batches: Batches, count: int) -> list[list[int]]:
     return [torch.as_tensor(next(batches)).flatten().tolist() for _ in range(count)]
 
@@ -93,18 +100,35 @@ def taken(batches: Batches, count: int) -> list[list[int]]:
 )
 def test_from_any_position_the_same_batches_follow(make: Any, position: int) -> None:
     seed = 4 if position % 2 else None
-    torch.manual_seed(9)
+    seed_all(9)
     undisturbed = taken(Batches(make(), seed), 12)
     assert undisturbed[0] != undisturbed[len(make())]  # another epoch, another order
-    torch.manual_seed(9)
+    seed_all(9)
     before, replaced = Batches(make(), seed), Batches(make(), seed)
     assert taken(before, position) == undisturbed[:position]
-    state, generator = before.state_dict(), torch.get_rng_state()
+    state, generators = before.state_dict(), rng.capture()
     assert taken(before, 2) == undisturbed[position : position + 2]
     for batches in (before, replaced):  # a survivor that goes back, and a spare
         batches.load_state_dict(state)
-        torch.set_rng_state(generator)  # as all small state is put back
+        rng.restore(generators)  # as all small state is put back
         assert taken(batches, 12 - position) == undisturbed[position:]
+
+
+@pytest.mark.parametrize("make", [shuffled, distributed, one_by_one, by_numpy, by_python])
+def test_without_a_seed_the_order_is_that_of_the_plain_loader(make: Any) -> None:
+    seed_all(3)
+    plain = make()
+    expected = [torch.as_tensor(batch).flatten().tolist() for _ in range(2) for batch in _epoch(plain, _)]
+    drawn = torch.rand(2)
+    seed_all(3)
+    assert taken(Batches(make()), len(expected)) == expected
+    assert torch.equal(torch.rand(2), drawn), "and it has drawn no more"
+
+
+def _epoch(loader: DataLoader[Any], number: int) -> Iterator[Any]:
+    if isinstance(loader.sampler, DistributedSampler):
+        loader.sampler.set_epoch(number)
+    yield from loader
 
 
 def test_ranks_have_the_same_order_or_others_as_they_have_seeded_torch() -> None:
@@ -128,7 +152,7 @@ def test_what_workers_draw_differs_as_ranks_have_seeded_torch() -> None:
 def test_batches_before_the_position_are_not_loaded() -> None:
     loader = shuffled()
     batches = Batches(loader)
-    batches.load_state_dict({"epoch": 3, "position": 2, "drawn": 7})
+    batches.load_state_dict({"epoch": 3, "position": 2})
     next(batches)
     assert isinstance(loader.dataset, Numbers) and len(loader.dataset.read) == 3
 
@@ -167,7 +191,7 @@ def test_the_global_generator_is_left_as_it_was() -> None:
 def test_the_loader_can_be_used_as_before() -> None:
     loader = shuffled()
     batches = Batches(loader)
-    batches.load_state_dict({"epoch": 0, "position": 3, "drawn": 7})
+    batches.load_state_dict({"epoch": 0, "position": 3})
     next(batches)
     assert len(batches) == len(loader) == 4
     assert sorted(int(i) for batch in loader for i in batch) == list(range(10))
