@@ -71,8 +71,20 @@ def layout(module: DistributedDataParallel) -> Layout:
     """As the module is now. Allocates as much as all gradients together for a moment."""
     index = {id(parameter): i for i, parameter in enumerate(_parameters(module)[0])}
     reducer: Any = module.reducer
-    buckets = reducer._get_zeros_like_grad_buckets()
-    return Layout([[index[id(p)] for p in bucket.parameters()] for bucket in buckets], _settled(module))
+    try:
+        buckets = [[index[id(p)] for p in bucket.parameters()] for bucket in reducer._get_zeros_like_grad_buckets()]
+    except RuntimeError:  # as above
+        buckets = _first_buckets(module)
+    return Layout(buckets, _settled(module))
+
+
+def _first_buckets(module: DistributedDataParallel) -> list[list[int]]:
+    """Those that it was made with, as it computes them."""
+    parameters, sparse = _parameters(module)
+    how = {"static_graph": module.static_graph, "find_unused_parameters": module.find_unused_parameters}
+    limits, _ = cast("Any", module)._bucket_config.compute_bucket_size_limits(**how)
+    buckets, _ = cast("Any", dist)._compute_bucket_assignment_by_size(parameters, limits, sparse)
+    return list(reversed(buckets))
 
 
 def flags(module: DistributedDataParallel) -> bool:

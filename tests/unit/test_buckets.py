@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from phoenix_core.ddp import Buckets, Layout, layout
+from phoenix_core.ddp import Buckets, Layout, _first_buckets, layout
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +89,23 @@ def test_a_module_that_waits_for_its_first_step_keeps_no_other_from_settling() -
         moving.append(set(rank.buckets.moving))
     assert moving == [{0}, set(), set()]
     assert [its.settled for its in rank.buckets.now()] == [True, False]
+
+
+@pytest.mark.parametrize("kind", [Odd, lambda: torch.nn.Sequential(Odd(), Odd())])
+def test_first_buckets_are_computed_as_the_module_does(kind: Callable[[], torch.nn.Module]) -> None:
+    """A reducer with sparse gradients does not show them before its first reduction."""
+    module = DistributedDataParallel(kind(), bucket_cap_mb=0.001)
+    assert _first_buckets(module) == layout(module).buckets
+
+
+def test_a_module_with_sparse_gradients_is_begun_and_recovered() -> None:
+    words = torch.nn.Embedding(8, 16, sparse=True)
+    rank = Rank()
+    rank.modules = [DistributedDataParallel(torch.nn.Sequential(words, Odd()), bucket_cap_mb=0.001)]
+    rank.buckets.begin()
+    for _ in range(3):
+        rank.modules[0](torch.arange(2)).sum().backward()
+        rank.buckets.committed()
+    layouts = rank.recover()
+    rank.modules[0](torch.arange(2)).sum().backward()
+    assert layout(rank.modules[0]).buckets == layouts[0].buckets
