@@ -25,7 +25,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Reformed:
-    """A buffer that is not of the form that it had before the loop. `same`: it is still that tensor."""
+    """A buffer of another form than before the loop, or another tensor. `same`: it is still that tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

@@ -13,6 +13,7 @@ import numpy
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from phoenix_core import rng
 from phoenix_core.errors import UsageError
 
 
@@ -53,11 +54,8 @@ class Batches:
         self._drawn: bytes | None = None
         self.epoch = 0
         self.position = 0
-
-    @property
-    def begun(self) -> bool:
-        """Whether a batch was given out."""
-        return self.epoch + self.position > 0
+        self.begun = False
+        """Whether a batch was given out in this process."""
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -72,7 +70,7 @@ class Batches:
             # An iterator that a failure elsewhere interrupts in here has gone on or not: it is not kept.
             iterator, self._iterator = self._open() if self._iterator is None else self._iterator, None
             for batch in iterator:
-                self.position += 1
+                self.position, self.begun = self.position + 1, True
                 self._iterator = iterator
                 return batch
             self.epoch, self.position, self._drawn = self.epoch + 1, 0, None
@@ -90,14 +88,14 @@ class Batches:
     def _draws(self) -> Iterator[None]:
         """What is drawn here is what this epoch draws as it begins, whenever that was."""
         if self._seed is None and self._drawn is None:
-            self._drawn = _generators()
+            self._drawn = pickle.dumps(rng.capture_host())
             yield
             return
         with _left_as_they_are():
             if self._drawn is None:
                 _seed_generators(hash((self._seed, self.epoch)))
             else:
-                _set_generators(self._drawn)
+                rng.restore_host(pickle.loads(self._drawn))
             yield
 
     def _open(self) -> Iterator[Any]:
@@ -123,26 +121,14 @@ class Batches:
                 rest.begin()
 
 
-def _generators() -> bytes:
-    """What the global generators are."""
-    return pickle.dumps((torch.get_rng_state(), random.getstate(), numpy.random.get_state()))
-
-
-def _set_generators(states: bytes) -> None:
-    of_torch, of_python, of_numpy = pickle.loads(states)
-    torch.set_rng_state(of_torch)
-    random.setstate(of_python)
-    numpy.random.set_state(of_numpy)
-
-
 @contextmanager
 def _left_as_they_are() -> Iterator[None]:
     """The global generators, whatever is drawn here."""
-    now = _generators()
+    now = rng.capture_host()
     try:
         yield
     finally:
-        _set_generators(now)
+        rng.restore_host(now)
 
 
 def _seed_generators(seed: int) -> None:

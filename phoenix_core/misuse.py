@@ -124,9 +124,11 @@ class Misuse:
 
     def at_optimizer(self, *, whole: bool) -> None:
         """The first optimizer of the step is about to run; `whole`: a step that breaks is begun from a snapshot."""
+        if whole:
+            return
         self._looks -= 1
         unseen = self._looks >= 0 and self._samples is not None and self._samples.differing(self._parts())
-        if not whole and (self._changed() or unseen):
+        if self._changed() or unseen:
             say_once(EARLY_CHANGE)
 
     def at_end(self, step: int) -> None:

@@ -131,6 +131,14 @@ def _epoch(loader: DataLoader[Any], number: int) -> Iterator[Any]:
     yield from loader
 
 
+def test_a_position_that_is_put_back_is_no_batch_that_was_taken() -> None:
+    batches = Batches(shuffled())
+    batches.load_state_dict({"epoch": 3, "position": 2})
+    assert not batches.begun
+    next(batches)
+    assert batches.begun
+
+
 def test_ranks_have_the_same_order_or_others_as_they_have_seeded_torch() -> None:
     def order(generator: int, seed: int | None = None) -> list[list[int]]:
         torch.manual_seed(generator)
