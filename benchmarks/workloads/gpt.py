@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -23,6 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.workloads.corpus import Bytes, CorpusError, load_corpus
 from benchmarks.workloads.model import GPT, VOCABULARY, Shape
 from benchmarks.workloads.sampler import Sampler
+
+GATE_POLL_S: Final = 0.02
+ALIVE_POLLS: Final = 25
 
 
 def main() -> None:
@@ -84,11 +88,17 @@ def open_session(options: argparse.Namespace) -> Any:
     return phoenix_core.session()
 
 
-def wait_for_gate(gate: Path | None, step: int) -> None:
-    """Benchmarks that interleave two jobs let one of them run at a time: up to the step that the file names."""
-    if gate is not None:
-        while step >= int(gate.read_text() or 0):
-            time.sleep(0.02)
+def wait_for_gate(gate: Path | None, step: int, alive: Callable[[], object] | None = None) -> None:
+    """Benchmarks that interleave two jobs let one of them run at a time: up to the step that the file names.
+
+    `alive` is called twice a second meanwhile, for a runtime that takes a rank which stands still for one that hangs.
+    """
+    polls = 0
+    while gate is not None and step >= int(gate.read_text() or 0):
+        time.sleep(GATE_POLL_S)
+        polls += 1
+        if alive is not None and polls % ALIVE_POLLS == 0:
+            alive()
 
 
 def parse_options() -> argparse.Namespace:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.workloads import gpt
 from benchmarks.workloads.corpus import CorpusError, load_corpus, standard_library
 from benchmarks.workloads.model import GPT, Shape
 from benchmarks.workloads.sampler import Sampler
@@ -97,3 +98,20 @@ def test_bad_input_ends_with_code_2_and_one_line(arguments: list[str], message: 
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_who_waits_at_a_gate_can_say_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = tmp_path / "gate"
+    slept: list[float] = []
+    said: list[float] = []
+    gate.write_text("3")
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 60:
+            gate.write_text("4")
+
+    monkeypatch.setattr("time.sleep", sleep)
+    gpt.wait_for_gate(gate, 3, alive=lambda: said.append(sum(slept)))
+    assert said == pytest.approx([0.5, 1.0])
+    gpt.wait_for_gate(gate, 3, alive=lambda: pytest.fail("the gate is open"))

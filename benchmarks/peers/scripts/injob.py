@@ -34,7 +34,7 @@ def main(probe: Probe) -> None:
     dist.barrier()
     probe.say("state_restored", rank=rank)
     while step < task.steps:
-        task.wait(step)
+        task.wait(step, alive=client.send_heartbeat)  # else a job that stands at the gate would be restarted
         began = probe.begin(step, rank)
         loss = task.backward(model, sampler)
         client.send_heartbeat()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ class Task:
         options = self.options
         return Sampler(self.text, seed=options.seed, rank=rank, batch=options.batch, block=options.block)
 
-    def wait(self, step: int) -> None:
-        wait_for_gate(self.options.gate, step)
+    def wait(self, step: int, alive: Callable[[], object] | None = None) -> None:
+        wait_for_gate(self.options.gate, step, alive)
 
     @staticmethod
     def meet(settings: dict[str, Any], member: int) -> None:
