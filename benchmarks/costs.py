@@ -65,8 +65,8 @@ SLOW_SAVE: Final = "the same, if a save stops training for 5 s"
 def phoenix(results: Path = RESULTS) -> tuple[Costs, Costs]:
     """From the published measurements of this repository: overhead as step time, and (dearer) as processor time.
 
-    Step time is charged with all that the job's other processes use, and never taken for less than none. Raises OSError
-    or KeyError where the measurements are not there.
+    The second charges all that the job's other processes use; neither is taken for less than none. Raises OSError or
+    KeyError where the measurements are not there.
     """
     recovery = json.loads((results / "recovery.json").read_text())
     overhead = json.loads((results / "overhead.json").read_text())
@@ -75,12 +75,11 @@ def phoenix(results: Path = RESULTS) -> tuple[Costs, Costs]:
         for kind in ("process_kill", "process_stop")
     }
     processor = fmean(pair["treated_cpu_s"] / pair["baseline_cpu_s"] for pair in overhead["pairs"])
-    ratio = overhead["ratio"]
     ours = Costs(
         name="PHOENIX",
         ended_s=downtime["process_kill"],
         silent_s=downtime["process_stop"],
-        overhead=max(1.0, ratio["value"] * (1 + ratio["hidden"])),
+        overhead=max(1.0, overhead["ratio"]["value"]),
         lost_steps=fmean(sample["lost_steps"] for sample in recovery["samples"]),
         save_s=0.0,
         source=f"recovery.json and overhead.json of {recovery['at'][:10]}: median downtime, paired step time",
@@ -110,7 +109,7 @@ def measured(recorded: Costs, cells: Cells, source: str) -> Costs:
     if ended_s is None or silent_s is None or protection is None or "step_s" not in protection.value:
         return recorded
     value = protection.value
-    ratio = max(1.0, value["ratio"]["value"] * (1 + value["hidden"]))
+    ratio = max(1.0, value["ratio"]["value"])
     every = contender.settings.get("every")
     said = f"{source}: medians of a kill and a stop, less what is done again; paired step time"
     common = replace(recorded, ended_s=ended_s, silent_s=silent_s, source=said)

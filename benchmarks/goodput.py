@@ -167,6 +167,9 @@ LIMITS: Final = """
 - Each cost was measured with 4 ranks of a 10 M parameter model on one machine and is used unchanged. At scale process
   start, file systems, NCCL and state of many gigabytes cost everybody more; the published restart of 8,192 GPUs shows
   by how much for one kind of runtime. The order of the rows is worth more than the digits.
+- Overhead is paired step time, of every runtime. What its launchers and monitors use while training waits for its turn
+  is not in it, since a GPU's host has cores to spare for that; the row "as processor time" charges all of PHOENIX's
+  as if it had not.
 - Up to some thousand GPUs failures are so rare that overhead and the cost of a save decide, not the recovery.
 - Detection of silent failures is that of a stopped process. A rank that computes wrong results is found by nobody.
 - Stragglers, planned maintenance, evaluation, correlated failures and data loading are left out.
