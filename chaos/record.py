@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -167,10 +168,11 @@ class TrialDirectory:
         with writing(directory.path):
             directory.path.mkdir(parents=True, exist_ok=True)
         parts = (directory.spec_file, directory.result_file, directory.run.path, directory.twin.path)
-        if any(part.exists() for part in parts):
-            raise TrialError(f"{directory.path} already holds a trial: choose another directory, or remove it")
         spec = Spec(trial=trial or path.name, scenario=scenario, provenance=provenance(code), created_at=utc_now())
-        directory.write_spec(spec)
+        with directory._alone():
+            if any(part.exists() for part in parts):
+                raise TrialError(f"{directory.path} already holds a trial: choose another directory, or remove it")
+            directory.write_spec(spec)
         return directory
 
     def write_spec(self, spec: Spec) -> None:
@@ -224,9 +226,10 @@ class TrialDirectory:
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
         """The calling process runs this trial: its pid file is there for as long. Raises TrialError if one lives."""
-        if self.is_alive():
-            raise TrialError(f"{self.path}: this trial is already being run (see {self.pid_file.name})")
-        write_atomically(self.pid_file, {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
+        with self._alone():
+            if self.is_alive():
+                raise TrialError(f"{self.path}: this trial is already being run (see {self.pid_file.name})")
+            write_atomically(self.pid_file, {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
         try:
             yield
         finally:
@@ -238,6 +241,18 @@ class TrialDirectory:
         if data is None or not isinstance(data.get("pid"), int):
             return False
         return start_ticks(int(str(data["pid"]))) == data.get("start_ticks")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between a look at the directory and what is written because of it nobody else looks; the next one waits."""
+        with writing(self.path):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # not every network file system can lock a directory
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _append(self, request: Mapping[str, object]) -> None:
         line = json.dumps(dict(request), separators=(",", ":")).encode() + b"\n"

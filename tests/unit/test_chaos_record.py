@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from chaos import leaks
+from chaos import leaks, record
 from chaos.errors import TrialError
 from chaos.failures import explain, last_lines
 from chaos.leaks import Footprint, LeakReport, find_leaks, footprint
@@ -49,6 +54,33 @@ def test_a_directory_holds_one_trial(tmp_path: Path) -> None:
     TrialDirectory.create(tmp_path / "t1", SCENARIO)
     with pytest.raises(TrialError, match="already holds a trial"):
         TrialDirectory.create(tmp_path / "t1", SCENARIO)
+
+
+def test_of_two_at_once_one_gets_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second would write its scenario over the first one's, which would then run and be judged by that."""
+    begun, tried, write = threading.Event(), threading.Event(), record.write_atomically
+
+    def slowly(path: Path, data: Mapping[str, object]) -> None:
+        begun.set()
+        time.sleep(0.1)  # the other one looks meanwhile
+        write(path, data)
+
+    def own() -> None:
+        with TrialDirectory(tmp_path / "t1").owned():
+            assert tried.wait(10)
+
+    monkeypatch.setattr(record, "write_atomically", slowly)
+    with ThreadPoolExecutor() as pool:
+        for first, message in ((None, "already holds a trial"), (own, "already being run")):
+            begun.clear()
+            tried.clear()
+            create = partial(TrialDirectory.create, tmp_path / "t1", SCENARIO)
+            running = pool.submit(first or create)
+            assert begun.wait(10)
+            with pytest.raises(TrialError, match=message):
+                (first or create)()
+            tried.set()
+            running.result()
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
