@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chaos.evidence import Evidence
+from chaos.injectors.process import SEVERAL
+from chaos.kinds import FAULT_KINDS
 from chaos.kinds_gpu import GPU_XID
 from chaos.nvml.effects import asked_for, default_effect
 from chaos.verdict import CheckResult, failed, passed, unknown
@@ -79,9 +81,11 @@ def _wrong(fault: Event, events: Sequence[Event]) -> CheckResult | None:
     """None where what was done is what the catalogue asks for."""
     name, action = fault.data["fault"], wanted(fault)
     replaced, fenced = _replaced(fault, events), quarantined(fault, events)
-    if action is Action.NOTHING and replaced is not None:
+    replaced_for_it = replaced is not None and not _by_another(replaced, fault, events)
+    fenced_for_it = fenced is not None and not _by_another(fenced, fault, events)
+    if action is Action.NOTHING and replaced is not None and replaced_for_it:
         return failed(f"{name}: asks for nothing, and {replaced.worker} was replaced ({replaced.data.get('detail')})")
-    if action in (Action.NOTHING, Action.RESPAWN) and fenced is not None:
+    if action in (Action.NOTHING, Action.RESPAWN) and fenced is not None and fenced_for_it:
         return failed(f"{name}: asks for {action}, and {fault.node} was quarantined ({fenced.data.get('reason')})")
     if action is Action.RESPAWN and replaced is None and fault.rank is not None:
         return failed(f"{name}: {fault.worker} was to be replaced, and was not")
@@ -95,6 +99,27 @@ def _wrong(fault: Event, events: Sequence[Event]) -> CheckResult | None:
 def _replaced(fault: Event, events: Sequence[Event]) -> Event | None:
     own = (e for e in events if e.kind == "failure_detected" and e.worker == fault.worker and e.at >= fault.at)
     return next(own, None)
+
+
+def _by_another(event: Event, fault: Event, events: Sequence[Event]) -> bool:
+    """Whether a further fault explains that its worker was replaced or its node quarantined: one of that worker, or
+    one for which the whole node had to go."""
+    others = (e for e in events if e.kind == "fault_injected" and e is not fault and e.at <= event.at)
+    for other in others:
+        if other.node == fault.node and _takes_the_node(other):
+            return True
+        kind = FAULT_KINDS.get(str(other.data.get("kind")))
+        ends = kind is not None and not kind.quiet and not asks_for_nothing(other)
+        if event.kind == "failure_detected" and other.worker == fault.worker and ends:
+            return True
+    return False
+
+
+def _takes_the_node(fault: Event) -> bool:
+    if fault.data.get("kind") == GPU_XID.kind:
+        return wanted(fault) in (Action.QUARANTINE_GPU, Action.QUARANTINE_NODE)
+    proof = fault.data.get("proof")
+    return isinstance(proof, dict) and SEVERAL in proof
 
 
 def _came_back(fault: Event, events: Sequence[Event]) -> bool:

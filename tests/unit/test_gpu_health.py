@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from chaos.verdict import Verdict
 from phoenix_core.device_errors import classify
 from phoenix_core.events import Event
 from phoenix_core.xids import Action, catalogue
-from tests.records import Events, event, evidence, undisturbed
+from tests.records import MS, Events, event, evidence, undisturbed
 
 PCI = "0000:1b:00"
 WATCHED = event("gpus_watched", 0, node="n1", gpus=["GPU-1"], used=[0], log="", deaf="")
@@ -46,6 +47,8 @@ def seen(xid: int, at_ms: float = 31.2, node: str = "n1", pci: str = PCI) -> Eve
 REPLACED = event("failure_detected", 32, worker="w1", node="n1", rank=1, generation=1, cause="device_error", detail="x")
 FENCED = event("node_quarantined", 32, node="n1", reason="a GPU of it needs a reset")
 BACK = event("spare_parked", 60, worker="w3", node="n1")
+KILLED = event("fault_injected", 31.5, worker="w1", rank=1, node="n1", fault="k", kind="process_kill")
+LOST = replace(injected(79), at=KILLED.at, data={**injected(79).data, "fault": "y"})
 
 
 def judged(*events: Event) -> Evidence:
@@ -59,6 +62,12 @@ def judged(*events: Event) -> Evidence:
         ([injected(45), seen(45)], "PASS", "nothing asked for and done"),
         ([injected(45), seen(45), REPLACED], "FAIL", "asks for nothing, and w1 was replaced"),
         ([injected(45), seen(45), FENCED], "FAIL", "asks for nothing, and n1 was quarantined"),
+        ([injected(45), seen(45), KILLED, REPLACED], "PASS", "nothing asked for and done"),
+        ([injected(45), seen(45), KILLED, REPLACED, FENCED], "FAIL", "asks for nothing, and n1 was quarantined"),
+        ([injected(45), seen(45), REPLACED, replace(KILLED, at=40 * MS)], "FAIL", "and w1 was replaced"),
+        ([injected(45), seen(45), replace(KILLED, worker="w9"), REPLACED], "FAIL", "and w1 was replaced"),
+        ([injected(45), seen(45), LOST, seen(79, 31.8), REPLACED, FENCED], "PASS", "y: seen by nvml"),
+        ([injected(94), seen(94), LOST, seen(79, 31.8), REPLACED, FENCED, BACK], "PASS", "y: seen by nvml"),
         ([injected(94), seen(94), REPLACED, BACK], "PASS", "acted on after 1.0 ms (respawn)"),
         ([injected(94), seen(94), REPLACED], "UNKNOWN", "the job ended before n1 had a new worker"),
         ([injected(94), seen(94), REPLACED, BACK, FENCED], "FAIL", "asks for respawn, and n1 was quarantined"),
