@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chaos.kinds import FAULT_KINDS, Scope
+from chaos.kinds import FAULT_KINDS, FaultKind, Scope
 from chaos.scenario import CHECKS
 from chaos.verdict import Verdict
 from phoenix_core.events import Event
@@ -88,15 +88,28 @@ def _outcome(fault: Event, found: Sequence[Recovery], events: Sequence[Event]) -
 
 
 def _taken_back(fault: Event, events: Sequence[Event]) -> float:
-    """When its process was as before again; what happens to that worker later has another reason. Else never."""
-    kind = FAULT_KINDS.get(str(fault.data.get("kind")))
-    if kind is None or kind.scope not in (Scope.PROCESS, Scope.TRAINING):
-        return math.inf  # a network or a GPU that is well again may still be taken for failed by who looks late
-    name = fault.data.get("fault")
-    back = (
-        e for e in events if e.kind == "fault_reverted" and e.data.get("fault") == name and e.data.get("alive") is True
+    """When its process was as before again; what happens to that worker later has another reason. Else never.
+
+    A network or a GPU that is well again may still be taken for failed by who looks late, until something else hits.
+    """
+    kind, name = FAULT_KINDS.get(str(fault.data.get("kind"))), fault.data.get("fault")
+    back = next(
+        (
+            event.at
+            for event in events
+            if event.kind == "fault_reverted" and event.data.get("fault") == name and _is_well(event, kind)
+        ),
+        math.inf,
     )
-    return next((event.at for event in back), math.inf)
+    if kind is not None and kind.scope in (Scope.PROCESS, Scope.TRAINING):
+        return back
+    further = (e.at for e in events if e.kind == "fault_injected" and e.worker == fault.worker and e.at > back)
+    return next(further, math.inf)
+
+
+def _is_well(reverted: Event, kind: FaultKind | None) -> bool:
+    """Of a GPU it is also said where nothing had lasted."""
+    return reverted.data.get("alive") is True or (kind is not None and kind.scope is Scope.GPU)
 
 
 def _with_replacements(found: Sequence[FaultOutcome], events: Sequence[Event]) -> list[FaultOutcome]:

@@ -173,6 +173,14 @@ def test_a_rank_whose_network_was_cut_may_speak_but_the_heal_must_have_been_seen
         assert checks.fired(evidence([*parted, end])).verdict is verdict
 
 
+def test_what_a_later_fault_did_is_not_blamed_on_a_network_that_had_healed() -> None:
+    cut = {"fault": "c", "kind": "network_partition", "pid": 7, "fidelity": "real", "trigger": {"at_step": 1}}
+    begun = event("fault_injected", 22, worker="w1", rank=1, **cut)
+    healed = event("fault_reverted", 25, worker="w1", fault="c", kind="network_partition", alive=True, proof={})
+    for events, verdict in (([begun, healed], Verdict.PASS), ([begun], Verdict.FAIL)):
+        assert run_checks(evidence([*events, *disturbed()]))["attribution"].verdict is verdict
+
+
 def test_a_run_without_faults_has_nothing_to_fire() -> None:
     quiet = evidence(undisturbed(), scenario=scenario(faults=[]))
     assert all(result.verdict is Verdict.PASS for result in run_checks(quiet).values())
