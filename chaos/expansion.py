@@ -26,6 +26,16 @@ def expand(fault: PlannedFault, seed: int) -> tuple[PlannedFault, ...]:
     return tuple(replace(fault, id=f"{fault.id}-{index}", trigger=when) for index, when in enumerate(times, 1))
 
 
+def repeat_id(fault: PlannedFault, time: int) -> str:
+    """The id of the receipt of the `time`-th time that a fault fires."""
+    return fault.id if time == 1 else f"{fault.id}.{time}"
+
+
+def repeat_ids(fault: PlannedFault) -> frozenset[str]:
+    """Those beside its own under which a fault may fire: no other may have one, or one receipt would do for both."""
+    return frozenset(repeat_id(fault, time) for time in range(2, getattr(fault.trigger, "repeat", 1) + 1))
+
+
 def single(fault: PlannedFault) -> PlannedFault:
     """The fault itself. Raises InvalidFault for one that stands for many: a live request asks for one."""
     if isinstance(fault.trigger, Poisson | Trace):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.errors import InvalidFault, InvalidScenario
-from chaos.expansion import Campaign, campaign_schema, expand
+from chaos.expansion import Campaign, campaign_schema, expand, repeat_ids
 from chaos.faults import PlannedFault
 from chaos.kinds import FAULT_KINDS, Scope, fault_kind
 from chaos.located import MOST_CHARACTERS, Located, parse_located
@@ -95,16 +95,19 @@ class Scenario:
         """Relations between fields, which the schema cannot say. Raises InvalidScenario."""
         workload(self.workload).check(self.options)
         taken: set[str] = set()
+        repeated: set[str] = set()
         for index, fault in enumerate(self.faults):
             where = f"faults[{index}]"
             ids = {one.id for one in expand(fault, self.seed)}
-            if both := sorted(taken & ids):
+            again = repeat_ids(fault)
+            if both := sorted((taken | repeated) & (ids | again)):
                 raise InvalidScenario(f"the id {both[0]!r} is taken by an earlier fault", field=f"{where}.id")
             taken |= ids
+            repeated |= again
             if len(taken) > MOST_FAULTS:
                 raise InvalidScenario(f"stand for more than {MOST_FAULTS} faults, which are the most", field="faults")
             self._check_fault(fault, where)
-        if both := sorted(taken & {fault.id for fault in self.drawn}):
+        if both := sorted((taken | repeated) & {fault.id for fault in self.drawn}):
             raise InvalidScenario(f"a fault has the id {both[0]!r}, which the campaign gives", field="campaign")
 
     def _check_fault(self, fault: PlannedFault, where: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
+from chaos.expansion import repeat_id
 from chaos.faults import PlannedFault, RandomRank, Rank
 from chaos.triggers import AfterSeconds, AtStep, Now, OnPhase, OnRecovery, Poisson, Trace
 from chaos.underway import Underway
@@ -51,7 +52,7 @@ class _Waiting:
 
     def fire(self, event: Event | None) -> PlannedFault:
         self.fired, self.entries, self.life = self.fired + 1, 0, None if event is None else _life(event)
-        return self.fault if self.fired == 1 else replace(self.fault, id=f"{self.fault.id}.{self.fired}")
+        return replace(self.fault, id=repeat_id(self.fault, self.fired))
 
     @property
     def is_spent(self) -> bool:

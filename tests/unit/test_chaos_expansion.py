@@ -116,6 +116,15 @@ def test_ids_that_an_expansion_would_give_twice_are_refused() -> None:
         parse_scenario(twice)
 
 
+def test_ids_that_repeating_would_give_twice_are_refused() -> None:
+    """Else the receipt of one would do for the other, and of two lasting ones the first would never be taken back."""
+    again = TEXT.replace("trace_file: times.txt", "at_step: 3, repeat: 2")
+    other = "  - {id: a.2, kind: process_kill, target: {rank: 1}}\n"
+    with pytest.raises(InvalidScenario, match=r"faults\[1\].id: the id 'a.2' is taken"):
+        parse_scenario(again + other)
+    parse_scenario(again + other.replace("a.2", "a.3"))
+
+
 def test_a_trace_file_lies_beside_its_scenario(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(TEXT)
     (tmp_path / "times.txt").write_text("# seconds\n1.5\n\n20  # the second\n")
@@ -124,7 +133,12 @@ def test_a_trace_file_lies_beside_its_scenario(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot read"), ("1\nsoon\n", r"times.txt:2: 'soon' is no number"), ("1\n" * 1001, "at most 1000")],
+    [
+        (None, "cannot read"),
+        ("1\nsoon\n", r"times.txt:2: 'soon' is no number"),
+        ("1\n" * 1001, "at most 1000"),
+        ("#" * 300_000 + "\n1\n", "holds more than 200000 characters"),
+    ],
 )
 def test_what_is_no_trace_is_refused_by_name(tmp_path: Path, content: str | None, said: str) -> None:
     (tmp_path / "s.yaml").write_text(TEXT)
