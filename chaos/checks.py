@@ -11,6 +11,7 @@ from chaos.data_once import data_once
 from chaos.evidence import Evidence, steps_committed
 from chaos.gpu_health import asks_for_nothing, gpu_health, quarantined
 from chaos.kinds import FAULT_KINDS, Scope
+from chaos.kinds_process import PROCESS_OOM
 from chaos.recoveries import SINGLE, FaultOutcome, phase_hit
 from chaos.twin import final_digests, twin
 from chaos.underway import Underway
@@ -141,6 +142,8 @@ def _without_effect(events: Sequence[Event]) -> str:
         proof = event.data.get("proof")
         if event.kind != "fault_reverted" or not isinstance(proof, Mapping):
             continue
+        if event.data.get("kind") == PROCESS_OOM.kind and event.data.get("alive") is True:
+            return f"{event.data.get('fault')}: {event.worker} lived on: it wanted no more memory while it got none"
         for name, nothing in _COUNTED.items():
             if proof.get(name) == 0:
                 return f"{event.data.get('fault')}: {nothing} while {event.data.get('kind')} lasted"

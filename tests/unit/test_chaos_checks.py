@@ -110,6 +110,13 @@ def test_a_checkpoint_that_is_whole_again_may_serve() -> None:
     assert checks.fired(evidence(other)).verdict is Verdict.PASS
 
 
+def test_who_wanted_no_memory_while_it_got_none_has_met_no_fault() -> None:
+    begun = changed(disturbed(), kind("fault_injected"), kind="process_oom")
+    for alive, verdict in ((True, Verdict.UNKNOWN), (False, Verdict.PASS)):
+        back = event("fault_reverted", 60, worker="w1", fault="f", kind="process_oom", alive=alive, proof={})
+        assert checks.fired(evidence([*begun, back])).verdict is verdict
+
+
 @pytest.mark.parametrize(("times", "verdict"), [(0, Verdict.UNKNOWN), (3, Verdict.PASS)])
 @pytest.mark.parametrize(
     ("fault", "counted"), [("disk_slow", "operations"), ("straggle", "steps"), ("cpu_throttle", "nr_throttled")]
