@@ -65,6 +65,7 @@ comparing_cli.add_to(app)
 
 def main() -> NoReturn:
     """Entry point of the `phoenix` command."""
+    open_closed_streams()
     if sys.argv[1:2] == ["run"]:
         # Handed on untouched: the runtime's command line has its own help and its own `--`.
         _run_runtime(sys.argv[2:])
@@ -80,6 +81,14 @@ def main() -> NoReturn:
         print(f"phoenix: {what}: {error.strerror or error}", file=sys.stderr)
         raise SystemExit(1) from None
     raise SystemExit(0)
+
+
+def open_closed_streams() -> None:
+    """Where a shell has closed one (`>&-`), Python has none, and its number goes to the next file that is opened."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so in this order its own
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

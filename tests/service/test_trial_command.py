@@ -65,3 +65,13 @@ def test_the_document_tells_the_reasons(run_dir: Path) -> None:
     assert list(document)[:4] == ["verdict", "url", "recoveries", "overhead"]
     assert list(document["checks"]) == ["agreement", "no_leak"]
     assert "the final digest of all 2 ranks" in document["checks"]["agreement"]["detail"]
+
+
+def test_a_standard_output_that_is_closed_is_no_traceback(run_dir: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text("name: x\nworkload: gpt-tiny\nruntime: fake\nsteps: 5\nchecks: [no_leak]\n")
+    words = [sys.executable, "-m", "service.cli", "trial", str(scenario), "--dir", str(run_dir)]
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&- 2>"$0"', str(tmp_path / "errors"), *words], timeout=60, check=False
+    )
+    assert (closed.returncode, (tmp_path / "errors").read_text()) == (0, "")
