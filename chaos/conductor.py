@@ -79,8 +79,8 @@ class Faults:
     """What is planned, what was applied, what is still active; every change is an event of the injector's file.
 
     `asked` is every fault that was asked for, in time or not. `over`: nothing can be hit any more, and what is asked
-    for from then on is missed; `late` holds the events that say so. What comes due while it is halted is
-    missed. `keeper`: the process whose descendants alone may be hit.
+    for from then on is missed; `late` holds the events that say so. So is what waits when it is halted, and
+    what is asked for until the release. `keeper`: the process whose descendants alone may be hit.
     """
 
     def __init__(self, scenario: Scenario, writer: EventWriter, injectors: Mapping[str, Injector] = INJECTORS) -> None:
@@ -150,9 +150,12 @@ class Faults:
         return next((f"halted: {reason}" for reason in self._halts.values()), "")
 
     def halt(self, reason: str, halt: str = "") -> None:
-        """Take everything back, and inject nothing more until this halt is released. It may be said again."""
+        """Take everything back, what waits for its trigger too, and inject nothing more until this halt is released.
+        It may be said again."""
         self._halts[halt] = reason
         self._take_back(f"halted: {reason}")
+        for fault in self.schedule.withdraw():  # else it would fire after the release, when nobody expects it
+            self.miss(fault.id, fault.kind, f"halted: {reason}")
 
     def release(self, halt: str = "") -> None:
         """One halt is over; without an id all are."""

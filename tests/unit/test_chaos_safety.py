@@ -123,11 +123,16 @@ def test_each_of_several_halts_has_to_be_released(tmp_path: Path) -> None:
     assert trial.faults.halted == ""
 
 
-def test_what_is_planned_is_missed_while_halted(tmp_path: Path) -> None:
+def test_a_halt_withdraws_what_waits_so_that_it_does_not_happen_after_the_release(tmp_path: Path) -> None:
     trial = Trial(tmp_path, stop("later", trigger={"at_step": 3}))
-    trial.faults.halt("enough")
+    trial.faults.request(PlannedFault.from_json(stop("asked", trigger={"after_s": 300})), now=5)
+    for _ in range(2):
+        trial.faults.halt("enough")
+    assert trial.told("fault_missed") == [("later", "halted: enough"), ("asked", "halted: enough")]
+    trial.faults.release()
     trial.faults.observe([Event(kind="phase_entered", at=9, rank=0, step=3, worker="w0", data={"phase": "forward"})])
-    assert trial.told("fault_missed") == [("later", "halted: enough")] and trial.injector.held == []
+    trial.faults.tick(now=10**12)
+    assert trial.injector.held == []
 
 
 def test_only_descendants_of_the_launch_are_hit(tmp_path: Path) -> None:
