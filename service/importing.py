@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from chaos.errors import ChaosError
 from chaos.record import Result, Spec, TrialDirectory
+from chaos.requests import FaultRequest, RequestTail
 from service import decisions, endings, history, store
 from service.archive import ArchiveError, unpack
 from service.database import Database
@@ -141,6 +142,11 @@ def _add_trial(session: Session, run: Run, told: RunFile, spec: Spec, begun: dat
     session.flush()
     for fault in scenario.planned:
         store.add_fault(session, trial, fault, live=False, by=told.requested_by)
+    known = {fault.id for fault in scenario.planned}
+    for request in RequestTail(TrialDirectory(directory).requests_file).read():  # who asked is not told there
+        if isinstance(request, FaultRequest) and request.fault.id not in known:
+            known.add(request.fault.id)
+            store.add_fault(session, trial, request.fault, live=True).delivered = True
     return trial
 
 

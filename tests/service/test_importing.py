@@ -30,7 +30,7 @@ from service.history_tables import SampleRow
 from service.importing import Imported
 from service.ingest import TrialReader
 from service.runfile import RunFile
-from service.tables import EventRow, Run, Trial
+from service.tables import EventRow, FaultRow, Run, Trial
 from tests.service.helpers import TINY, Json, Script
 
 RUN: Json = {
@@ -267,6 +267,26 @@ def test_a_trial_that_is_exported_and_imported_is_the_same(
         assert again.trial is None and f"{first.trial} is there already" in again.reason
     told = RunFile.read(there / str(first.trial))
     assert told is not None and f"{told.run}-{told.number}" == first.trial
+
+
+def test_faults_that_were_asked_for_while_it_ran_are_taken_over(
+    database: Database, tmp_path: Path, there: Path
+) -> None:
+    path = tmp_path / "struck"
+    directory = TrialDirectory.create(path, Scenario.from_json(TINY))
+    asked = {"fault": "by-hand", "kind": "process_stop", "target": {"rank": 1}, "trigger": {"now": True}, "reason": "r"}
+    for request in (asked, asked, {**asked, "fault": "wrong", "kind": "none"}):
+        directory.request_fault(request)
+    script = Script(path)
+    script.begin()
+    script.emit("injector", "fault_missed", fault="by-hand", kind="process_stop", reason="halted")
+    script.result()
+    script.close()
+    (first,) = taken(database, [path], there)
+    with database.read() as session:
+        (row,) = session.scalars(select(FaultRow).where(FaultRow.trial_id == first.trial))
+        assert (row.id, row.live, row.delivered) == ("by-hand", True, True)
+        assert (row.state, row.detail, row.reason) == ("MISSED", "halted", "r")
 
 
 @pytest.mark.parametrize(
