@@ -55,6 +55,7 @@ class Client:
             raise ClientError("this token holds what no token does: it is phx_ and letters, as it was printed")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
+            _ = parts.port  # raises ValueError where it is none; httpx would connect to another one
             self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
         except (httpx.InvalidURL, ValueError) as error:
             message = f"the address of a service is http://HOST:PORT (or https://...), not {url!r} ({error})"

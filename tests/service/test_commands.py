@@ -83,7 +83,9 @@ def test_each_command_once(service: StandIn, tmp_path: Path) -> None:
     assert "no schedule 'nightly'" in phoenix(service, "schedule", "pause", "nightly", code=2)
 
 
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:8642", "http://", "", "http://127.0.0.1:x"])
+@pytest.mark.parametrize(
+    "url", ["ftp://127.0.0.1", "127.0.0.1:8642", "http://", "", "http://127.0.0.1:x", "http://127.0.0.1:99999"]
+)
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(ClientError, match="http://HOST:PORT"):
         Client(url)
