@@ -28,7 +28,7 @@ from service.indexer import Indexer
 from service.known import Known, repository_of
 from service.loops import Loop
 from service.metrics import Metrics
-from service.settings import LOOPBACK, Settings, SettingsError
+from service.settings import LOOPBACK, LOOPBACKS, Settings, SettingsError
 from service.webhooks import Postman
 
 LOCK_NAME = "service.lock"
@@ -142,9 +142,12 @@ def _refuse_strangers(settings: Settings, database: Database) -> None:
         if tokens.count_valid(session, Role.ADMIN) > 0:
             return
     said = f"that is called {' and '.join(sorted(settings.also_named))} " if settings.also_named else ""
+    instead = "serve without --name" if settings.host in LOOPBACKS else f"use --host {LOOPBACK}"
+    # The data directory of whoever calls, and SQLite in it, would be the ones of a command that does not say so.
+    where = f"--dir {settings.directory}" if settings.database_url is None else "--database URL, the same as here"
     raise SettingsError(
         f"a service on {settings.host} {said}can be reached by others, so each request needs a token, and there is "
-        f"none of an admin yet. Make one first: phoenix tokens create NAME --role admin (or use --host {LOOPBACK})"
+        f"none of an admin yet. Make one first: phoenix tokens create NAME --role admin {where} (or {instead})"
     )
 
 
@@ -183,6 +186,8 @@ def what_to_do(database: Database, error: Exception) -> str:
             "this user must be able to write the file and its directory, where SQLite keeps two more: "
             "change that, or choose another data directory with --dir"
         )
+    elif "locked" in reason:
+        advice = "another program holds it: end that or wait, or choose another data directory with --dir"
     else:
         advice = "make room if the disk is full (`phoenix doctor` tells), or choose another data directory with --dir"
     return f"cannot use the database {database.engine.url!r}: {reason}; {advice}"

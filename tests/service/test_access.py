@@ -180,7 +180,8 @@ def test_attempts_are_counted_by_address_and_forgotten() -> None:
 
 async def test_a_service_that_others_reach_needs_an_admins_token_first(settings: Settings) -> None:
     outside = replace(settings, host="0.0.0.0")
-    with pytest.raises(SettingsError, match="phoenix tokens create"):
+    where = f"--dir {settings.directory}" if settings.database_url is None else "--database URL"
+    with pytest.raises(SettingsError, match=rf"phoenix tokens create NAME --role admin {where}.*--host 127\.0\.0\.1"):
         Service(outside)
     service = Service(settings)
     made(service, Role.ADMIN)
@@ -193,7 +194,7 @@ async def test_a_service_that_others_reach_needs_an_admins_token_first(settings:
 
 async def test_a_proxy_hands_on_by_the_names_it_was_given(settings: Settings) -> None:
     behind = replace(settings, also_named=frozenset({"phoenix.example"}))
-    with pytest.raises(SettingsError, match=r"called phoenix\.example .*phoenix tokens create"):
+    with pytest.raises(SettingsError, match=r"called phoenix\.example .*phoenix tokens create .*serve without --name"):
         Service(behind)
     async with harness(settings) as api:
         token = made(api.service, Role.ADMIN)

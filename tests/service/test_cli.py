@@ -8,17 +8,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from service import inject
 from service.cli import app
+from service.context import what_to_do
 from service.database import Database
 from service.files import trouble_with
 from service.settings import Settings, SettingsError, data_directory
@@ -287,6 +289,12 @@ def test_a_misspelt_data_directory_is_told_and_not_made(tmp_path: Path, argument
     done = CliRunner().invoke(app, [*arguments, "--dir", str(tmp_path / "typo")])
     assert done.exit_code == 2 and f"no database in the data directory {tmp_path / 'typo'}" in done.output, done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_another_program_holds_is_told_with_what_to_do() -> None:
+    with closing(Database("sqlite:///x.db")) as database:
+        said = what_to_do(database, OperationalError("", None, Exception("database is locked")))
+    assert "another program holds it" in said and "disk" not in said
 
 
 def test_a_database_that_can_only_be_read_is_told_with_what_to_do(tmp_path: Path) -> None:
