@@ -45,7 +45,10 @@ class NewWebhook(Shape):
 
 
 class WebhookShape(Shape):
-    """`secret` is there only in the answer that made it; with it the receiver checks X-Phoenix-Signature."""
+    """`secret` is there only in the answer that made it; with it the receiver checks X-Phoenix-Signature.
+
+    That header is `t=UNIX,v1=HEX`; HEX is the HMAC-SHA256, by the secret, of `UNIX.BODY`. Refuse what is old.
+    """
 
     id: str
     url: str
