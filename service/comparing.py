@@ -48,6 +48,11 @@ class Output:
     junit: str | None = None
     fail_inconclusive: bool = False
 
+    def check(self) -> None:
+        """Before anything is measured. Raises ChaosError."""
+        if [self.as_json, self.markdown == "-", self.junit == "-"].count(True) > 1 or (self.as_json and self.github):
+            raise ChaosError("standard output takes one document: give `-` or --json once, and --github without --json")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
@@ -73,6 +78,7 @@ def compare_stored(
     """Directories of trials, or revisions whose trials are in the database, which is opened only for these."""
 
     def work() -> int:
+        output.check()
         if repo != Path():
             Repository.around(repo)  # one that was named is one; around the current directory there need be none
         if _is_directory(base) and _is_directory(head):
@@ -98,6 +104,7 @@ def compare_now(base: str, head: str, measuring: Measuring, output: Output) -> i
     """Both codes in turns on this machine."""
 
     def work() -> int:
+        output.check()
         scenarios = _scenarios(measuring.scenarios)
         repository = Repository.around(measuring.repo)
         for path in filter(None, (output.markdown, output.junit)):

@@ -96,6 +96,8 @@ class Known:
         if name == BASELINE:
             return _baseline_side(baselines.samples(session, scenario))
         measured = [code for code, _, _ in history.codes(session, scenario)]
+        if scenario is not None and not measured:
+            raise NoSamples(f"no trial of a scenario {scenario!r} is known")
         found = codes_named(name, measured, self.repository)
         return Side(name=name, samples=history.samples(session, history.points_of(session, found, scenario)))
 

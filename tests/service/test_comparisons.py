@@ -162,6 +162,10 @@ def test_an_empty_directory_and_an_unknown_commit_are_said(tmp_path: Path) -> No
         (("no-such-branch", "HEAD"), "nor is there a directory no-such-branch"),
         (("HEAD", "HEAD"), "the history is empty"),
         ((OLD, NEW, "--ab"), "name at least one scenario"),
+        ((OLD, NEW, "--scenario", "nix"), "no trial of a scenario 'nix' is known"),
+        ((OLD, NEW, "--json", "--markdown", "-"), "one document"),
+        ((OLD, NEW, "--ab", "--junit", "-", "--markdown", "-"), "one document"),
+        ((OLD, NEW, "--json", "--github"), "one document"),
     ):
         done = command("compare", *arguments, "--dir", str(tmp_path / "home"))
         assert done.returncode == 2, done.stderr
