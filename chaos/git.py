@@ -77,6 +77,8 @@ class Repository:
             raise GitError(
                 f"{good[:12]} is no ancestor of {bad[:12]}: bisecting needs a good commit before the bad one{hint}"
             )
+        if good == bad:
+            raise GitError(f"{good[:12]} is both: bisecting needs a good commit before the bad one")
         return line
 
     def _is_ancestor(self, first: str, second: str) -> bool:

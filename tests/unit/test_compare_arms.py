@@ -71,3 +71,9 @@ def test_a_place_without_git_is_named(tmp_path: Path) -> None:
         Repository.around(tmp_path)
     with pytest.raises(ChaosError, match="there is no directory"):
         Repository.around(tmp_path / "nothing")
+
+
+def test_one_commit_is_nothing_to_bisect(scratch: Scratch) -> None:
+    commit = scratch.commit("one", slower={})
+    with pytest.raises(GitError, match="is both"):
+        Repository(root=scratch.root).between(commit, commit)
