@@ -27,8 +27,9 @@ from phoenix_core.events import EventWriter
 from phoenix_core.health import Health, HealthSettings
 from phoenix_core.reachability import PROBE_S
 from phoenix_core.settings import Detection
+from phoenix_core.starting import start_worker
 from phoenix_core.tripwire import Tripwire
-from phoenix_core.wire import LINE_LIMIT, die_with_parent, encode, messages
+from phoenix_core.wire import LINE_LIMIT, encode, messages
 from phoenix_core.witness import Witness
 
 CHECK_S = 0.05
@@ -37,6 +38,8 @@ STARVED_SHARE = 0.3
 """A process that gets no processor wants one at nearly every look; one whose threads only wait for the GIL, seldom."""
 LAST_READS = 5
 """Rounds of the event loop in which an ending worker's socket is read before its end is reported."""
+CANNOT_START = 127
+"""As a shell says it of a command."""
 LAST_WORDS_S = 0.05
 """How long an ended worker's socket is read on; a forked child of it may hold it open for ever."""
 
@@ -162,6 +165,7 @@ class Agent:
         async for message in messages(reader):
             self._heard_at = time.monotonic()
             if message["op"] == "end":
+                self._upward.close()
                 return True
             self._witness.ordered(message)
             await self._command(message)
@@ -207,22 +211,18 @@ class Agent:
     async def _spawn(self, worker: str) -> None:
         ours, theirs = socket.socketpair()
         wire = Tripwire.create()
-        output: Any = None
-        if self.logs is not None:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            output = (self.logs / f"{worker}.log").open("ab")
-        popen = subprocess.Popen(
-            self.config.command,
-            env=self._environment(worker, theirs.fileno(), wire.fd),
-            pass_fds=[theirs.fileno(), wire.fd],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output is not None else None,
-            preexec_fn=die_with_parent(),
-        )
-        theirs.close()
-        if output is not None:
-            output.close()
+        fds = (theirs.fileno(), wire.fd)
+        log = self.logs / f"{worker}.log" if self.logs is not None else None
+        try:
+            popen = start_worker(self.config.command, self._environment(worker, *fds), fds, log)
+        except OSError as error:
+            ours.close()
+            wire.close()
+            self._tell_of(worker, {"op": "script_failed", "error": f"it cannot be started: {error}"})
+            self._tell_of(worker, {"op": "exited", "code": CANNOT_START})
+            return
+        finally:
+            theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_LIMIT)
         process = Process(worker=worker, popen=popen, pidfd=os.pidfd_open(popen.pid), writer=writer, wire=wire)
         self._processes[worker] = process
@@ -307,7 +307,7 @@ class Agent:
         if process.relay is not None:
             await asyncio.wait({process.relay}, timeout=LAST_WORDS_S)
         process.writer.close()
-        self._tell_of(process, {"op": "exited", "code": code})
+        self._tell_of(process.worker, {"op": "exited", "code": code})
         self._record_exit(process, code)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -319,9 +319,9 @@ class Agent:
     def _record_exit(self, process: Process, code: int) -> None:
         self.events.emit("worker_exited", worker=process.worker, pid=process.popen.pid, code=code)
 
-    def _tell_of(self, process: Process, message: dict[str, Any]) -> None:
-        self._witness.said(process.worker, message)
-        self._send({**message, "worker": process.worker})
+    def _tell_of(self, worker: str, message: dict[str, Any]) -> None:
+        self._witness.said(worker, message)
+        self._send({**message, "worker": worker})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._upward is not None and not self._upward.is_closing():
@@ -367,7 +367,7 @@ class Agent:
     def _suspect(self, process: Process, cause: str, detail: str) -> None:
         if not process.suspected:
             process.suspected = True
-            self._tell_of(process, {"op": "suspected", "cause": cause, "detail": detail})
+            self._tell_of(process.worker, {"op": "suspected", "cause": cause, "detail": detail})
 
 
 async def _answers(host: str, port: int) -> bool:

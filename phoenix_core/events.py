@@ -34,6 +34,7 @@ KINDS: Final[Mapping[str, str]] = {
     "restore_failed": "what the plan promised was damaged; worker, rank, generation; data: reason",
     "generation_resumed": "every rank is restored; step = the first step to execute",
     "spare_parked": "a worker is warm and waits for a rank; worker, node",
+    "spares_given_up": "spares fail, training goes on: none is started until a rank needs one; data: reason",
     "straggler_suspected": "a rank is slow; worker, rank; data: waiting_s (all others waited for it), of_s",
     "coordinator_restarted": "another coordinator leads; generation (that it begins where recovering, else that goes "
     "on); data: recovering (a recovery was broken off), ranks, spares (that live)",
@@ -127,8 +128,13 @@ class EventWriter:
         self._fd = -1
         self._lossy = False
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                if not forgiving:
+                    raise
+                self._lose(error)
 
     def emit(self, kind: str, /, *, at: int | None = None, **fields: object) -> Event:
         """Write one event. Fields that Event does not name go into `data`."""

@@ -169,8 +169,8 @@ class Membership:
         if code != 0 and member.worker in self._rank_of:
             who = f"rank {self._rank_of[member.worker]} ({member.worker})"
             return self._end("failed", f"{who} ended with {member.end(code)} after the last step")
-        left = not any(self.members[worker].alive for worker in self.ranks)
-        return self._end("completed", "every rank executed its last step") if left else []
+        staying = any(self.members[worker].alive for worker in self.ranks)
+        return [] if staying else self._end("completed", "every rank executed its last step")
 
     def _device_failed(self, event: DeviceFailed | GpuFailed, now: float) -> list[Decision]:
         failed, fenced = self._quarantine.struck(event, self.members, self._rank_of)
@@ -185,7 +185,7 @@ class Membership:
         hit_ranks = False
         for member in failed:
             rank = self._rank_of.get(member.worker)
-            generation = self.generation + 1 if rank is not None else self.generation
+            generation = self.generation + (rank is not None)
             decisions += taken_out(member, rank, generation, {"cause": cause, "detail": detail, **facts})
             if cause != "node_lost" and member.node not in self._quarantine.nodes:
                 self._to_respawn.append(member.node)
@@ -197,18 +197,18 @@ class Membership:
         if self.phase is Phase.LEAVING:
             after = f"{failed[0].worker} failed after the last step ({detail or cause})"
             return [*decisions, *(self._end("failed", after) if hit_ranks else [])]
-        ranks = [self._rank_of.get(m.worker, A_SPARE) for m in failed]
-        self._restarts.failed(ranks)
+        self._restarts.failed(self._rank_of.get(m.worker, A_SPARE) for m in failed)
         self._last_failure = f"{failed[0].worker} on {failed[0].node}: {detail or cause}"
         give_up = self._reason_to_give_up(failed[0], detail or cause)
-        if give_up:
+        if give_up and (hit_ranks or self.phase is not Phase.RUNNING):
             return [*decisions, *self._end("failed", give_up)]
         if hit_ranks:
-            self.phase = Phase.RECOVERING
-            self._expected, self._plan = set(), None
+            self.phase, self._expected, self._plan = Phase.RECOVERING, set(), None
         if self._vacant:  # also where it was a worker on its way to one of them that failed
             return [*decisions, *self._fill_vacancies(now)]
-        return [*decisions, *(self._respawn() if self.phase is Phase.RUNNING else [])]
+        if give_up:  # training goes on, and needs none now
+            return [*decisions, self._restarts.no_more_spares(give_up)]
+        return decisions + (self._respawn() if self.phase is Phase.RUNNING else [])
 
     def _reason_to_give_up(self, member: Member, why: str) -> str:
         who = f"{member.worker} on {member.node}"

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from phoenix_core.protocol import Record
+
 A_SPARE: Final = -1
 """Stands for all spares where failures are counted by rank."""
 
@@ -33,6 +35,11 @@ class Restarts:
 
     def spares_work(self) -> None:
         del self.counts[A_SPARE]
+
+    def no_more_spares(self, reason: str) -> Record:
+        """None is started until a rank needs one; should that one fail too, the job is given up."""
+        self.counts[A_SPARE] = self.limit
+        return Record(kind="spares_given_up", fields={"reason": reason})
 
     def reason_to_give_up(self, last: str) -> str:
         """A sentence with `last`, the latest failure; empty where the job may go on."""

@@ -214,6 +214,16 @@ def test_a_full_disk_loses_a_record_or_raises_as_was_asked(capsys: pytest.Captur
     forgiving.close()
 
 
+def test_a_file_that_cannot_be_opened_loses_records_or_raises(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "events").write_text("")  # no directory
+    with pytest.raises(OSError, match="File exists"):
+        EventWriter(tmp_path / "events" / "w0.jsonl")
+    EventWriter(tmp_path / "events" / "w0.jsonl", forgiving=True).emit("job_started")
+    assert "events are being lost: File exists" in capsys.readouterr().err
+
+
 def test_every_record_of_the_protocol_is_a_kind_of_event() -> None:
     sources = (ROOT / "phoenix_core").glob("*.py")
     told = {kind for source in sources for kind in re.findall(r'Record\(\s*kind="(\w+)"', source.read_text())}

@@ -406,14 +406,30 @@ def test_many_ranks_at_once_are_one_misfortune_and_not_a_crash_loop() -> None:
     assert only(decisions, Announce)[-1].joining == (0, 1, 2, 3, 4)
 
 
-def test_a_spare_that_cannot_start_is_not_started_for_ever() -> None:
-    drive = Drive(max_restarts=2).run()
-    spare, ends = "w4", []
-    for _ in range(3):
+def _lose_spares(drive: Drive, spare: str, times: int) -> list[Decision]:
+    """Each spare fails as it starts, and so does the next one; the last decisions."""
+    decisions: list[Decision] = []
+    for _ in range(times):
         decisions = drive.tell(WorkerExited(worker=spare, code=1))
-        ends += only(decisions, End)
         spare = next((spawned.worker for spawned in only(decisions, Spawn)), "")
-    assert len(ends) == 1 and "a spare failed 3 times" in ends[0].reason
+    return decisions
+
+
+def test_spares_that_cannot_start_are_not_started_for_ever_and_training_goes_on() -> None:
+    drive = Drive(max_restarts=2).run()
+    decisions = _lose_spares(drive, "w4", times=3)
+    assert not only(decisions, End) and not only(decisions, Spawn)
+    (given_up,) = [record for record in only(decisions, Record) if record.kind == "spares_given_up"]
+    assert "a spare failed 3 times" in str(given_up.fields["reason"])
+
+
+def test_where_spares_were_given_up_a_dead_rank_has_one_more_chance() -> None:
+    drive = Drive(max_restarts=2).run()
+    _lose_spares(drive, "w4", times=3)
+    started = only(drive.tell(WorkerExited(worker="w1", code=-9)), Spawn)
+    assert len(started) == 1
+    (end,) = only(drive.tell(WorkerExited(worker=started[0].worker, code=1)), End)
+    assert "a spare failed 3 times" in end.reason
 
 
 def test_when_the_script_fails_on_all_ranks_its_error_is_named() -> None:
