@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -55,6 +56,16 @@ def commit(root: Path, part: Part) -> None:
     draft.replace(final)
     for directory in (home, root):
         sync_directory(directory)
+
+
+def discard(root: Path, boundary: int, rank: int, directory: str) -> None:
+    """Remove what was written of a part that does not count: on a full disk it would keep the next ones from it."""
+    home = step_directory(root, boundary)
+    with suppress(CheckpointDamaged):
+        if read_part(root, boundary, rank).directory == directory:
+            return  # it counts: what failed came later
+    (home / f"{directory}.json.draft").unlink(missing_ok=True)
+    shutil.rmtree(home / directory, ignore_errors=True)
 
 
 def describe(root: Path, boundary: int, rank: int, world_size: int, directory: str) -> Part:

@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -134,6 +135,8 @@ class Saver:
         except (Exception, CheckpointException) as failure:
             # A full disk, a lost mount: training goes on, and this step has no checkpoint.
             error = _reason(failure)
+            with suppress(OSError):
+                checkpoint.discard(root, boundary, rank, directory)
         duration_ns = time.monotonic_ns() - began
         self._on_written(
             Written(boundary=boundary, bytes=moved, stall_ns=stall_ns, duration_ns=duration_ns, error=error)

@@ -164,6 +164,21 @@ def test_a_disk_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
     assert "taken" in rank.written[-1].error
 
 
+def test_of_a_part_that_could_not_be_written_nothing_is_left(
+    root: Path, ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "sync_directory", full)
+        ranks[0].saver.save(2, 0, 2, whole=True)
+        ranks[0].saver.settle()
+    assert "No space left" in ranks[0].written[-1].error
+    assert not [path for path in checkpoint.step_directory(root, 2).rglob("*") if path.is_file()]
+    ranks[0].save(4)  # once there is room again
+
+
 def test_nothing_is_found_where_nothing_is(root: Path) -> None:
     assert checkpoint.newest(root) == checkpoint.Found(boundary=None, world_size=0, refused=())
 
