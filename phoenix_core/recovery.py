@@ -44,7 +44,7 @@ class Rank:
 
     def __init__(self, settings: WorkerSettings | None, on_call: Callable[[], None]) -> None:
         self.settings = settings
-        self.rank, self.size, self.generation, self.boundary = 0, 1, 0, 0
+        self.rank, self.size, self.generation, self.boundary, self.begins_at = 0, 1, 0, 0, 0
         self.live: int | None = None
         self.protected = Protected()
         self._misuse, self._between = Misuse(self.protected), BetweenSteps(self.protected)
@@ -95,7 +95,7 @@ class Rank:
         assert rank is not None
         self.rank, self.size, self.generation = rank, call.world.size, call.generation
         os.environ.update(for_script(rank, call.local_ranks[self.settings.worker], call.nodes))
-        self._call = call
+        self._call, self.begins_at = call, call.boundary
         self.hub.generation = call.generation
         self.hub.local = not call.fresh
         store = PrefixStore(f"{call.generation}/init", self.hub.store_for(call.generation))

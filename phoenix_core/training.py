@@ -156,12 +156,12 @@ class Session:
         state = self.rank_state
         if any(isinstance(value, Batches) and value.begun for value in state.protected.objects.values()):
             say_once(EARLY_BATCH)
+        if state.begins_at > total:  # before training has begun: no replacement would fare better
+            raise UsageError(
+                f"the checkpoint that the job began from is of step {state.begins_at}, but steps({total}) ends before"
+            )
         state.attach(self._before_optimizer)
         state.begin(ANNOUNCEMENT_LIMIT_S)
-        if state.boundary > total:
-            raise UsageError(
-                f"the checkpoint that the job began from is of step {state.boundary}, but steps({total}) ends before"
-            )
         step = Step(self)
         while True:
             while state.boundary < total and state.boundary != state.gate.left:

@@ -101,6 +101,7 @@ def test_a_new_job_begins_where_the_old_one_had_come_to(
         assert again.code == 0 and not again.losses and again.digests == twins[kind].digests
         fewer = run(tmp_path / "fewer", "--steps", "30", flags=flags(disk, "--spares", "0"))
         assert fewer.code == 1 and f"is of step {STEPS}, but steps(30) ends before" in fewer.stderr
+        assert "takes over" not in fewer.stderr  # each replacement would find the same
 
 
 def test_a_checkpoint_of_another_world_is_refused(run_dir: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from phoenix_core.errors import UsageError
 from phoenix_core.training import Session
 
 
@@ -34,3 +35,12 @@ def test_who_leaves_its_loop_tells_where(session: Session) -> None:
     assert session.rank_state.gate.told(3).left is None
     session.close(None)
     assert session.rank_state.gate.told(3).left == 3
+
+
+def test_a_checkpoint_beyond_the_last_step_is_refused_before_training_begins(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.rank_state.begins_at = 6
+    monkeypatch.setattr(session.rank_state, "begin", lambda _: pytest.fail("it has told that it is restored"))
+    with pytest.raises(UsageError, match=r"is of step 6, but steps\(5\) ends before"):
+        next(iter(session.steps(5)))
