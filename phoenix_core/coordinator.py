@@ -333,6 +333,8 @@ async def serve(config: dict[str, Any]) -> int:
     events.emit("coordinator_started", pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
     coordinator = Coordinator(job, token=config["token"], events=events, book=Book(config["ledger_fds"]))
     end = await coordinator.run(socket.socket(fileno=config["control_fd"]))
+    # The keeper repeats an interruption until this process has ended; it must end as it says, and say it once.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     if end.outcome != "completed":
         tell(f"phoenix run: the job {end.outcome}: {end.reason}")
     return EXIT_CODES[end.outcome]
