@@ -32,7 +32,7 @@ def say(error: BaseException, emit: Callable[..., None], tell: Callable[..., Non
 
 def last_words(error: BaseException) -> tuple[str, dict[str, object]]:
     """The kind of the event, and of the message to the coordinator, and their fields."""
-    text = shortened(f"{type(error).__name__}: {error}")
+    text = shortened(": ".join(part for part in (type(error).__name__, str(error)) if part))
     if (device := of_exception(error)) is not None:
         facts = {"code": device.code, "xids": list(device.xids), "action": str(device.action)}
         return "device_failed", {"error": text.partition("\n")[0], **facts}

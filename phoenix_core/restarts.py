@@ -45,11 +45,11 @@ class Restarts:
         """A sentence with `last`, the latest failure; empty where the job may go on."""
         for rank, failures in self.counts.items():
             if failures > self.limit:
-                whose = "a spare" if rank == A_SPARE else f"rank {rank}"
-                return (
-                    f"{whose} failed {failures} times without one new step, the last time {last}; "
-                    f"the limit is --max-restarts {self.limit}"
+                times = f"{failures} times without one new step"
+                whose = (
+                    f"a spare failed {failures} times in a row" if rank == A_SPARE else f"rank {rank} failed {times}"
                 )
+                return f"{whose}, the last time {last}; the limit is --max-restarts {self.limit}"
         return ""
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from phoenix_core.errors import UsageError
+from phoenix_core.lastwords import last_words
 from phoenix_core.training import Session
 
 
@@ -44,3 +45,10 @@ def test_a_checkpoint_beyond_the_last_step_is_refused_before_training_begins(
     monkeypatch.setattr(session.rank_state, "begin", lambda _: pytest.fail("it has told that it is restored"))
     with pytest.raises(UsageError, match=r"is of step 6, but steps\(5\) ends before"):
         next(iter(session.steps(5)))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(AssertionError(), "AssertionError"), (ValueError("bad"), "ValueError: bad")]
+)
+def test_what_a_script_raised_is_passed_on(error: Exception, said: str) -> None:
+    assert last_words(error) == ("script_failed", {"error": said})
