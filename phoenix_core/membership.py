@@ -185,7 +185,7 @@ class Membership:
         hit_ranks = False
         for member in failed:
             rank = self._rank_of.get(member.worker)
-            generation = self.generation + (rank is not None)
+            generation = self.generation + 1 if rank is not None else self.generation
             decisions += taken_out(member, rank, generation, {"cause": cause, "detail": detail, **facts})
             if cause != "node_lost" and member.node not in self._quarantine.nodes:
                 self._to_respawn.append(member.node)
