@@ -258,8 +258,10 @@ def test_a_trial_of_the_history_is_a_click_away(watched: Watched) -> None:
 def test_all_faults_are_halted_from_any_page(watched: Watched, site: Site) -> None:
     page = watched.open("/machines")
     page.get_by_text("Halt faults").click()
-    page.get_by_label("Reason", exact=True).fill("the switch is being replaced")
+    reason = page.get_by_label("Reason", exact=True)
+    reason.fill("the switch is being replaced")
     assert watched.overflow() == 0
+    assert reason.evaluate("field => field.offsetWidth") > 150, "what was written can be read"
     page.get_by_role("button", name="Dry run").click()
     expect(page.locator("#halt-answer")).to_contain_text(
         "Taken back: process_stop on w1 (r3). Withdrawn: process_kill (r3)."
