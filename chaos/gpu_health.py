@@ -91,7 +91,7 @@ def _wrong(fault: Event, events: Sequence[Event]) -> CheckResult | None:
         return failed(f"{name}: {fault.worker} was to be replaced, and was not")
     if action in (Action.QUARANTINE_GPU, Action.QUARANTINE_NODE) and fenced is None:
         return failed(f"{name}: {fault.node} was to be quarantined, and was not")
-    if action is Action.RESPAWN and not _came_back(fault, events):
+    if action is Action.RESPAWN and fenced is None and not _came_back(fault, events):
         return unknown(f"{name}: the job ended before {fault.node} had a new worker")
     return None
 

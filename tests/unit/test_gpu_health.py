@@ -67,7 +67,7 @@ def judged(*events: Event) -> Evidence:
         ([injected(45), seen(45), REPLACED, replace(KILLED, at=40 * MS)], "FAIL", "and w1 was replaced"),
         ([injected(45), seen(45), replace(KILLED, worker="w9"), REPLACED], "FAIL", "and w1 was replaced"),
         ([injected(45), seen(45), LOST, seen(79, 31.8), REPLACED, FENCED], "PASS", "y: seen by nvml"),
-        ([injected(94), seen(94), LOST, seen(79, 31.8), REPLACED, FENCED, BACK], "PASS", "y: seen by nvml"),
+        ([injected(94), seen(94), LOST, seen(79, 31.8), REPLACED, FENCED], "PASS", "y: seen by nvml"),
         ([injected(94), seen(94), REPLACED, BACK], "PASS", "acted on after 1.0 ms (respawn)"),
         ([injected(94), seen(94), REPLACED], "UNKNOWN", "the job ended before n1 had a new worker"),
         ([injected(94), seen(94), REPLACED, BACK, FENCED], "FAIL", "asks for respawn, and n1 was quarantined"),
