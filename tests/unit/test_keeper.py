@@ -46,7 +46,7 @@ def test_a_fourth_end_within_a_minute_is_one_too_many(capfd: pytest.CaptureFixtu
 
 def test_whoever_is_interrupted_is_followed_by_nobody() -> None:
     with socket.create_server(("127.0.0.1", 0)) as store:
-        keeper = Keeper(lambda: subprocess.Popen(["sh", "-c", "sleep 60"], text=True), lambda: 15)
+        keeper = Keeper(lambda: subprocess.Popen(["sh", "-c", "exec sleep 60"], text=True), lambda: 15)
         assert asyncio.run(keeper.run(store, "token")) == -15
 
 
