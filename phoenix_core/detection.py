@@ -63,6 +63,12 @@ def all_wait(seen: Seen, finished: Collection[str]) -> bool:
     return all(mark.awaits is not None or any(e > c for e, c in mark.streams.values()) for mark in marks)
 
 
+def nobody_waits(seen: Seen, ranks: Sequence[str], finished: Collection[str]) -> bool:
+    """No rank needs anything of another: each computes, reads, or hangs by itself."""
+    edges = waits_for({worker: progress for worker, (progress, _) in seen.items()}, ranks, finished)
+    return not any(edges.values())
+
+
 def _hung(awaited: Mapping[str, Progress], seen: Seen) -> list[str]:
     """Of those who wait for nobody the ones to blame.
 

@@ -32,6 +32,11 @@ class Narrator:
                     f"rank {fields['rank']} ({fields['worker']}) is slow: all others waited for it in "
                     f"{100 * waited / window:.0f} % of the last {window:.0f} s"
                 )
+            case "standstill_noticed":
+                return (
+                    f"no rank has moved for {float(str(fields['seconds'])):.0f} s, and none waits for another: either "
+                    "all compute, read or save, or all hang (a lost mount?); look at one with `py-spy dump`, or end it"
+                )
             case "restore_failed":
                 return f"rank {fields['rank']} ({fields['worker']}) cannot be restored so: {fields['reason']}"
             case "collective_broken":

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from phoenix_core.detection import all_wait, keeps_others_waiting
+from phoenix_core.detection import Seen as Waiting
+from phoenix_core.detection import all_wait, keeps_others_waiting, nobody_waits
 from phoenix_core.pace import Boundaries, Pace
 from phoenix_core.protocol import Probe, Record
 from phoenix_core.reachability import Reachability
@@ -38,6 +39,7 @@ class Watch:
         self._stragglers = Stragglers(self.pace, detection.heartbeat_s)
         self._reach = Reachability()
         self._boundaries = Boundaries()
+        self._still_since: float | None = None  # of the standstill that was told of last
 
     def begin(self, boundaries: Iterable[int]) -> None:
         """All ranks train, from these boundaries on."""
@@ -87,7 +89,19 @@ class Watch:
             return network
         if self._reach.sound and now - moved_at > self.pace.longest_s and all_wait(seen, finished):
             return Seen(stuck=ranks[0], why=f"all have waited for each other for {now - moved_at:.0f} s")
-        return Seen(told=(*self._stragglers.look(seen, ranks, now), *network.told), cut=network.cut)
+        still = self._standstill(seen, ranks, finished, now, moved_at)
+        return Seen(told=(*self._stragglers.look(seen, ranks, now), *still, *network.told), cut=network.cut)
+
+    def _standstill(
+        self, seen: Waiting, ranks: Sequence[str], finished: Collection[str], now: float, moved_at: float
+    ) -> list[Record]:
+        """Said once where no rank moves and none waits for another: all may be computing, so nobody is blamed."""
+        if now - moved_at <= self.pace.longest_s or moved_at == self._still_since:
+            return []
+        if not nobody_waits(seen, ranks, finished):
+            return []
+        self._still_since = moved_at
+        return [Record(kind="standstill_noticed", fields={"seconds": round(now - moved_at, 1)})]
 
     def recovery(self, members: Mapping[str, Member], ranks: Sequence[str], since: float, now: float) -> Seen:
         """A look at a recovery that has lasted since `since`: who cannot be reached."""

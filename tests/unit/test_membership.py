@@ -10,6 +10,7 @@ import pytest
 
 from phoenix_core.inbox import NOBODY_FAILED_S
 from phoenix_core.membership import RECOVERY_LIMIT_S, Membership
+from phoenix_core.narrator import Narrator
 from phoenix_core.placement import Offer
 from phoenix_core.protocol import (
     Alert,
@@ -667,6 +668,22 @@ def test_nobody_is_stuck_while_somebody_is_at_work() -> None:
     drive.membership.watch.pace._slowest_first_s = 200.0
     drive.now += drive.membership.job.detection.between_steps_s + 1
     assert not only(drive.tick(), Record)
+
+
+def test_where_no_rank_moves_and_none_waits_it_is_said_once_and_nobody_is_blamed() -> None:
+    drive = Drive().run()
+    limit_s = drive.membership.job.detection.between_steps_s
+    for worker in drive.membership.ranks:
+        drive.tell(Progressed(worker=worker, progress=at(3, "forward", 3, 3)))
+    drive.now += limit_s - 1
+    assert not only(drive.tell(Tick()), Record)
+    drive.now += 2
+    (told,) = only(drive.tell(Tick()), Record)
+    assert told.kind == "standstill_noticed" and told.fields == {"seconds": limit_s + 1}
+    assert (line := Narrator().line(told, drive.now)) and f"for {limit_s + 1:.0f} s" in line
+    drive.now += limit_s
+    assert not only(drive.tick(), Record)
+    assert drive.membership.ranks == ["w0", "w1", "w2", "w3"]
 
 
 def passes_slowly(drive: Drive, boundary: int, seconds: int) -> list[Record]:
