@@ -12,6 +12,7 @@ from chaos.evidence import Evidence, steps_committed
 from chaos.gpu_health import asks_for_nothing, gpu_health, quarantined
 from chaos.kinds import FAULT_KINDS, Scope
 from chaos.kinds_process import PROCESS_OOM
+from chaos.kinds_storage import DISK_FULL
 from chaos.recoveries import SINGLE, FaultOutcome, phase_hit
 from chaos.twin import final_digests, twin
 from chaos.underway import Underway
@@ -21,6 +22,8 @@ from phoenix_core.timeline import Phase, Recovery, recoveries
 
 # A process that got SIGKILL may still finish a system call; an event this long after the receipt is from a living one.
 STILL_ALIVE_NS: Final = 1_000_000_000
+TOLD_LATE_NS: Final = 1_000_000_000
+"""A write that failed while a fault lasted may be told of this much after its end."""
 
 
 def run_checks(evidence: Evidence) -> dict[str, CheckResult]:
@@ -144,10 +147,19 @@ def _without_effect(events: Sequence[Event]) -> str:
             continue
         if event.data.get("kind") == PROCESS_OOM.kind and event.data.get("alive") is True:
             return f"{event.data.get('fault')}: {event.worker} lived on: it wanted no more memory while it got none"
+        if event.data.get("kind") == DISK_FULL.kind and not _met_a_full_disk(event, events):
+            return f"{event.data.get('fault')}: nobody was told that the disk is full while it was"
         for name, nothing in _COUNTED.items():
             if proof.get(name) == 0:
                 return f"{event.data.get('fault')}: {nothing} while {event.data.get('kind')} lasted"
     return ""
+
+
+def _met_a_full_disk(reverted: Event, events: Sequence[Event]) -> bool:
+    name = reverted.data.get("fault")
+    since = next((e.at for e in events if e.kind == "fault_injected" and e.data.get("fault") == name), 0)
+    refused = (event.at for event in events if event.kind == "checkpoint_written" and event.data.get("error"))
+    return any(since <= at <= reverted.at + TOLD_LATE_NS for at in refused)
 
 
 def _scope(event: Event) -> Scope:

@@ -117,6 +117,16 @@ def test_who_wanted_no_memory_while_it_got_none_has_met_no_fault() -> None:
         assert checks.fired(evidence([*begun, back])).verdict is verdict
 
 
+@pytest.mark.parametrize(("at_ms", "error", "verdict"), [
+    (70, "No space left on device", Verdict.PASS), (70, "", Verdict.UNKNOWN), (5, "No space left", Verdict.UNKNOWN),
+])  # fmt: skip
+def test_a_full_disk_on_which_nobody_wrote_proves_nothing(at_ms: float, error: str, verdict: Verdict) -> None:
+    full = changed(disturbed(), kind("fault_injected"), kind="disk_full")
+    written = event("checkpoint_written", at_ms, worker="w0", rank=0, step=2, error=error)
+    over = event("fault_reverted", 90, worker="w1", fault="f", kind="disk_full", proof={"free_bytes": 7})
+    assert checks.fired(evidence(sorted([*full, written, over], key=lambda one: one.at))).verdict is verdict
+
+
 @pytest.mark.parametrize(("times", "verdict"), [(0, Verdict.UNKNOWN), (3, Verdict.PASS)])
 @pytest.mark.parametrize(
     ("fault", "counted"), [("disk_slow", "operations"), ("straggle", "steps"), ("cpu_throttle", "nr_throttled")]
