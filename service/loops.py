@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from sqlalchemy.exc import OperationalError
+
 log = logging.getLogger("phoenix.service")
 
 
@@ -44,7 +46,10 @@ class Loop:
         while not self._stopping.wait(self._every_s):
             try:
                 self._work()
+            except OperationalError as error:
+                log.error("%s failed: %s; trying again in %.1f s", self._name, error.orig, self.AFTER_FAILURE_S)
+                self._stopping.wait(self.AFTER_FAILURE_S)
             except Exception:
-                # A full disk or a locked database passes; nothing is marked done that was not.
+                # It may pass, as a full disk or a locked database does; nothing is marked done that was not.
                 log.exception("%s failed; trying again in %.1f s", self._name, self.AFTER_FAILURE_S)
                 self._stopping.wait(self.AFTER_FAILURE_S)
