@@ -1,7 +1,7 @@
 """The command line `phoenix`.
 
-Exit codes: 0 pass, 1 fail, 2 usage (also: a port that is taken, a file that is missing), 3 unknown
-(it could not be judged), 130 interrupted.
+Exit codes: 0 pass, 1 fail, 2 usage (also: a port that is taken, a file that is missing, an output that cannot be
+written), 3 unknown (it could not be judged), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from chaos.trial import EXIT_USAGE
 from service import comparing_cli
 from service.commands import access, archive, baselines, runs, safety, schedules
 from service.commands.common import INTERRUPTED, AsJson, DatabaseUrl, Directory, database_url, fail
@@ -79,7 +80,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
         what = "cannot write the output" if error.filename is None else f"cannot use {error.filename}"
         print(f"phoenix: {what}: {error.strerror or error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(EXIT_USAGE) from None  # 1 would say that a trial failed
     raise SystemExit(0)
 
 

@@ -75,3 +75,10 @@ def test_a_standard_output_that_is_closed_is_no_traceback(run_dir: Path, tmp_pat
         ["sh", "-c", 'exec "$@" >&- 2>"$0"', str(tmp_path / "errors"), *words], timeout=60, check=False
     )
     assert (closed.returncode, (tmp_path / "errors").read_text()) == (0, "")
+
+
+def test_an_output_that_cannot_be_written_is_no_failed_trial() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "service.cli", "schema", "scenario"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "cannot write the output" in done.stderr
