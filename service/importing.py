@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from chaos.errors import ChaosError
 from chaos.record import Result, Spec, TrialDirectory
-from chaos.requests import FaultRequest, RequestTail
+from chaos.requests import CancelRequest, FaultRequest, RequestTail
 from service import decisions, endings, history, store
 from service.archive import ArchiveError, unpack
 from service.database import Database
@@ -23,7 +23,7 @@ from service.hub import Hub
 from service.ingest import TrialReader, replace_recoveries
 from service.runfile import RunFile
 from service.shapes import to_utc
-from service.states import RunState
+from service.states import RunState, state_of_ended_trial
 from service.tables import Run, Trial
 
 
@@ -151,10 +151,16 @@ def _add_trial(session: Session, run: Run, told: RunFile, spec: Spec, begun: dat
 
 
 def _conclude(session: Session, run: Run, trial: Trial, result: Result | None, ended: datetime | None) -> None:
+    requests = RequestTail(TrialDirectory(Path(str(trial.directory))).requests_file).read()
+    state = state_of_ended_trial(
+        has_result=result is not None,
+        error=None if result is None else result.error,
+        cancelled=any(isinstance(request, CancelRequest) for request in requests),
+    )
     if result is None:
-        endings.end_trial(session, trial, RunState.ABANDONED, None, "its directory holds no result")
+        endings.end_trial(session, trial, state, None, "its directory holds no result")
     else:
-        endings.end_trial(session, trial, RunState.FINISHED, result.verdict, result.error)
+        endings.end_trial(session, trial, state, result.verdict, result.error)
         trial.checks = {name: check.to_json() for name, check in result.checks.items()}
         trial.finished_at = ended
         replace_recoveries(session, trial.id, [recovery.to_json() for recovery in result.recoveries])

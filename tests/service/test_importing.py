@@ -289,6 +289,21 @@ def test_faults_that_were_asked_for_while_it_ran_are_taken_over(
         assert (row.state, row.detail, row.reason) == ("MISSED", "halted", "r")
 
 
+@pytest.mark.parametrize(("error", "state"), [("cancelled: no time", "CANCELLED"), (None, "FINISHED")])
+def test_a_trial_that_was_cancelled_stays_so_unless_that_came_too_late(
+    database: Database, tmp_path: Path, there: Path, error: str | None, state: str
+) -> None:
+    path = tmp_path / "stopped"
+    TrialDirectory.create(path, Scenario.from_json(TINY)).request_cancel("no time")
+    script = Script(path)
+    script.begin()
+    script.result(error=error)
+    script.close()
+    (first,) = taken(database, [path], there)
+    with database.read() as session:
+        assert session.get_one(Trial, first.trial).state == state
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
