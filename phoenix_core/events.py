@@ -34,7 +34,7 @@ KINDS: Final[Mapping[str, str]] = {
     "restore_failed": "what the plan promised was damaged; worker, rank, generation; data: reason",
     "generation_resumed": "every rank is restored; step = the first step to execute",
     "spare_parked": "a worker is warm and waits for a rank; worker, node",
-    "spares_given_up": "spares fail, training goes on: none is started until a rank needs one; data: reason",
+    "spares_given_up": "spares fail again and again: for now none is started that no rank needs; data: reason",
     "standstill_noticed": "no rank has moved, and none waits for another: nobody is blamed; data: seconds",
     "straggler_suspected": "a rank is slow; worker, rank; data: waiting_s (all others waited for it), of_s",
     "coordinator_restarted": "another coordinator leads; generation (that it begins where recovering, else that goes "

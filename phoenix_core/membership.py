@@ -169,8 +169,8 @@ class Membership:
         if code != 0 and member.worker in self._rank_of:
             who = f"rank {self._rank_of[member.worker]} ({member.worker})"
             return self._end("failed", f"{who} ended with {member.end(code)} after the last step")
-        staying = any(self.members[worker].alive for worker in self.ranks)
-        return [] if staying else self._end("completed", "every rank executed its last step")
+        left = not any(self.members[worker].alive for worker in self.ranks)
+        return self._end("completed", "every rank executed its last step") if left else []
 
     def _device_failed(self, event: DeviceFailed | GpuFailed, now: float) -> list[Decision]:
         failed, fenced = self._quarantine.struck(event, self.members, self._rank_of)
@@ -182,39 +182,37 @@ class Membership:
         decisions: list[Decision] = []
         self._to_respawn = [node for node in self._to_respawn if node not in self._quarantine.nodes]
         failed = [self.members[w] for w in workers if w in self.members and self.members[w].alive]
-        hit_ranks = False
+        lost = {self._rank_of[member.worker] for member in failed if member.worker in self._rank_of}
+        self._vacant |= lost
         for member in failed:
             rank = self._rank_of.get(member.worker)
             generation = self.generation + 1 if rank is not None else self.generation
             decisions += taken_out(member, rank, generation, {"cause": cause, "detail": detail, **facts})
             if cause != "node_lost" and member.node not in self._quarantine.nodes:
-                self._to_respawn.append(member.node)
-            if rank is not None:
-                hit_ranks = True
-                self._vacant.add(rank)
+                # Where a rank ran a worker can be started, which is less sure where a spare has just failed.
+                self._to_respawn.insert(0 if rank is not None else len(self._to_respawn), member.node)
         if not failed:
             return []
         if self.phase is Phase.LEAVING:
             after = f"{failed[0].worker} failed after the last step ({detail or cause})"
-            return [*decisions, *(self._end("failed", after) if hit_ranks else [])]
-        self._restarts.failed(self._rank_of.get(m.worker, A_SPARE) for m in failed)
-        self._last_failure = f"{failed[0].worker} on {failed[0].node}: {detail or cause}"
-        give_up = self._reason_to_give_up(failed[0], detail or cause)
-        if give_up and (hit_ranks or self.phase is not Phase.RUNNING):
+            return [*decisions, *(self._end("failed", after) if lost else [])]
+        spares_fail = self._restarts.failed(self._rank_of.get(m.worker, A_SPARE) for m in failed)
+        self._last_failure = f"{failed[0].worker} on {failed[0].node} ({detail or cause})"
+        if give_up := self._reason_to_give_up(failed[0], detail or cause):
             return [*decisions, *self._end("failed", give_up)]
-        if hit_ranks:
-            self.phase, self._expected, self._plan = Phase.RECOVERING, set(), None
+        if lost:
+            self.phase = Phase.RECOVERING
+            self._expected, self._plan = set(), None
         if self._vacant:  # also where it was a worker on its way to one of them that failed
             return [*decisions, *self._fill_vacancies(now)]
-        if give_up:  # training goes on, and needs none now
-            return [*decisions, self._restarts.no_more_spares(give_up)]
-        return decisions + (self._respawn() if self.phase is Phase.RUNNING else [])
+        if spares_fail:
+            decisions.append(self._restarts.no_more_spares(self._last_failure))
+        return [*decisions, *(self._respawn() if self.phase is Phase.RUNNING else [])]
 
     def _reason_to_give_up(self, member: Member, why: str) -> str:
-        who = f"{member.worker} on {member.node}"
         if self.phase is Phase.FORMING or (self.phase is Phase.BUILDING and member.worker in self._rank_of):
-            return reason_before_training(who, why)
-        return self._restarts.reason_to_give_up(f"{who} ({why})")
+            return reason_before_training(f"{member.worker} on {member.node}", why)
+        return self._restarts.reason_to_give_up(self._last_failure)
 
     # ---------------------------------------------------------------- a new generation
 
@@ -231,12 +229,13 @@ class Membership:
             return self._form(filled, now)
         coming = sum(m.state is State.STARTING for m in self.members.values())
         missing = len(self._vacant) - len(spares) - coming
-        alert = Alert(generation=self.generation + 1)
+        if missing > 0 and self._restarts.spares_fail:
+            return self._end("failed", self._restarts.why_no_spare(self._last_failure))
         started: list[Decision] = [self._spawn(node) for node in self._to_respawn[: max(0, missing)]]
         del self._to_respawn[: len(started)]
         if len(started) < missing:
             return [*started, *self._end("failed", no_worker_for(self._vacant, self._quarantine.nodes))]
-        return [alert, *started]
+        return [Alert(generation=self.generation + 1), *started]
 
     def _form(self, filled: set[int], now: float) -> list[Decision]:
         """Announce the next generation, in which `filled` ranks have a worker that they had not before."""
@@ -344,7 +343,8 @@ class Membership:
         return []
 
     def _respawn(self) -> list[Decision]:
-        nodes, self._to_respawn = self._to_respawn, []
+        nodes = [] if self._restarts.spares_fail else self._to_respawn
+        self._to_respawn = self._to_respawn[len(nodes) :]
         return [self._spawn(node) for node in nodes]
 
     def _loop_finished(self, event: LoopFinished) -> list[Decision]:

@@ -47,7 +47,7 @@ class Narrator:
                     f"{_names(fields)} cannot be reached on the data network; no spare is left, training waits for it"
                 )
             case "spares_given_up":
-                return f"no spare is started any more until a rank needs one: {fields['reason']}"
+                return f"no spare is started for now, until a rank needs one: {fields['reason']}"
             case "node_quarantined":
                 return f"{fields['node']} gets no worker any more: {fields['reason']}"
             case "spare_assigned":

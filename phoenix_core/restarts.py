@@ -20,8 +20,14 @@ class Restarts:
         self.counts: Counter[int] = Counter()
         self.furthest = begins_at
 
-    def failed(self, ranks: Iterable[int]) -> None:
-        self.counts.update(ranks)
+    def failed(self, ranks: Iterable[int]) -> bool:
+        """Whether spares have just failed too often. The loss of a rank, which needs one, lets them begin anew."""
+        failed = tuple(ranks)
+        if any(rank != A_SPARE for rank in failed):
+            del self.counts[A_SPARE]
+        before = self.spares_fail
+        self.counts.update(failed)
+        return self.spares_fail and not before
 
     def resumed(self, boundary: int) -> None:
         """Nobody has executed a step yet, but that far the job has been."""
@@ -36,21 +42,26 @@ class Restarts:
     def spares_work(self) -> None:
         del self.counts[A_SPARE]
 
-    def no_more_spares(self, reason: str) -> Record:
-        """None is started until a rank needs one; should that one fail too, the job is given up."""
-        self.counts[A_SPARE] = self.limit
-        return Record(kind="spares_given_up", fields={"reason": reason})
+    @property
+    def spares_fail(self) -> bool:
+        """So often in a row that none is started while no rank needs one."""
+        return self.counts[A_SPARE] > self.limit
 
     def reason_to_give_up(self, last: str) -> str:
         """A sentence with `last`, the latest failure; empty where the job may go on."""
         for rank, failures in self.counts.items():
-            if failures > self.limit:
-                times = f"{failures} times without one new step"
-                whose = (
-                    f"a spare failed {failures} times in a row" if rank == A_SPARE else f"rank {rank} failed {times}"
-                )
-                return f"{whose}, the last time {last}; the limit is --max-restarts {self.limit}"
+            if rank != A_SPARE and failures > self.limit:
+                return f"rank {rank} failed {failures} times without one new step, {self._at_last(last)}"
         return ""
+
+    def no_more_spares(self, last: str) -> Record:
+        return Record(kind="spares_given_up", fields={"reason": self.why_no_spare(last)})
+
+    def why_no_spare(self, last: str) -> str:
+        return f"a spare failed {self.counts[A_SPARE]} times in a row, {self._at_last(last)}"
+
+    def _at_last(self, last: str) -> str:
+        return f"the last time {last}; the limit is --max-restarts {self.limit}"
 
 
 def reason_before_training(who: str, why: str) -> str:

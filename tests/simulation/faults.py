@@ -134,6 +134,8 @@ def _add_faults(plan: Plan, rng: random.Random) -> None:
         plan.mistakes.append(Mistake(rank, where, boundary, rng.choice((1, 1, 2, 99))))
     if rng.random() < 0.02:
         plan.faults.append(Fault("stop_job", "any", at=rng.random() * 0.5))
+    if rng.random() < 0.1:
+        plan.faults += _spares_that_fail_as_they_start(plan, rng)
 
 
 # ------------------------------------------------------------------ rare by chance, so they are planned
@@ -207,3 +209,14 @@ def _verdict_unsaid(_: Plan, rng: random.Random) -> list[Fault]:
     at = rng.random() * 0.4
     kind = rng.choice(("stop", "stop", "silent", "kill"))
     return [Fault(kind, "rank", at=at), Fault("coordinator", "any", at=at, acts=rng.choice((1, 1, 2, 3)))]
+
+
+def _spares_that_fail_as_they_start(plan: Plan, rng: random.Random) -> list[Fault]:
+    """More of them than restarts are allowed, and sooner or later a rank needs one."""
+    starts = range(1, plan.job.max_restarts + rng.choice((1, 2, 3, 5)))
+    ranks = [Fault("kill", "rank", at=0.2 + rng.random()) for _ in range(rng.choice((0, 1, 1, 2)))]
+    return [
+        Fault("kill", "spare", at=rng.random() * 0.2),
+        *(Fault("kill", "self", point="start", nth=n) for n in starts),
+        *ranks,
+    ]

@@ -25,7 +25,7 @@ from phoenix_core.protocol import (
     SendPlan,
     Spawn,
 )
-from phoenix_core.roster import Phase
+from phoenix_core.roster import Phase, State
 from phoenix_core.world import World
 
 if TYPE_CHECKING:
@@ -339,6 +339,7 @@ class Checks:
             rank = int(times[1]) if times[1] else None
             count = sum(failed == rank for _, failed in self.failures)
             require(count >= int(times[2]) > self.cluster.job.max_restarts, rule, f"{count} failures: {reason}")
+            self.spares_end_only_what_needs_one(rank, reason)
         elif "no step is left" in reason:
             require(self.best_boundary() is None, "a committed step is never lost", reason)
             self.one_loss_is_survived(reason)
@@ -350,6 +351,12 @@ class Checks:
             require(self.released, rule, reason)
         else:
             require(False, "a failed job names its reason", reason)
+
+    def spares_end_only_what_needs_one(self, rank: int | None, reason: str) -> None:
+        membership = self.cluster.coordinator.membership
+        parked = sum(member.state is State.PARKED for member in membership.members.values())
+        needed = rank is not None or len(membership._vacant) > parked
+        require(needed, "spares that fail end only a job that needs one", reason)
 
     def one_loss_is_survived(self, reason: str) -> None:
         """Since the last resumption one node (or, where all share one, one worker) was lost, at one instant."""

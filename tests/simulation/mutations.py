@@ -366,6 +366,15 @@ def _blame_all(_: Code, ranks: Any, expected: Any, offered: Any, restored: Any, 
     return [ranks[rank] for rank in sorted(waited_for - restored)]
 
 
+@plant("spares that fail end only a job that needs one", Membership, "_failed")
+def _end_by_spares(failed: Code, self: Membership, *arguments: Any, **facts: Any) -> Any:
+    """Spares that fail again and again end the job, also where every rank trains."""
+    decisions = failed(self, *arguments, **facts)
+    if self._restarts.spares_fail and self.phase is Phase.RUNNING:
+        return [*decisions, *self._end("failed", self._restarts.why_no_spare(self._last_failure))]
+    return decisions
+
+
 # ------------------------------------------------------------------ the end
 
 

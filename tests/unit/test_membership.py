@@ -424,13 +424,35 @@ def test_spares_that_cannot_start_are_not_started_for_ever_and_training_goes_on(
     assert "a spare failed 3 times" in str(given_up.fields["reason"])
 
 
-def test_where_spares_were_given_up_a_dead_rank_has_one_more_chance() -> None:
+def test_where_spares_were_given_up_a_dead_rank_has_as_many_chances_as_ever_first_on_its_own_node() -> None:
     drive = Drive(max_restarts=2).run()
     _lose_spares(drive, "w4", times=3)
-    started = only(drive.tell(WorkerExited(worker="w1", code=-9)), Spawn)
-    assert len(started) == 1
-    (end,) = only(drive.tell(WorkerExited(worker=started[0].worker, code=1)), End)
+    decisions, nodes = drive.tell(WorkerExited(worker="w1", code=-9)), []
+    for _ in range(3):
+        (started,) = only(decisions, Spawn)
+        nodes.append(started.node)
+        decisions = drive.tell(WorkerExited(worker=started.worker, code=1))
+    assert nodes[:2] == ["n1", drive.membership.members["w4"].node]
+    (end,) = only(decisions, End)
     assert "a spare failed 3 times" in end.reason
+
+
+def test_spares_that_fail_end_no_recovery_that_needs_none_of_them() -> None:
+    drive = Drive(spares=4, max_restarts=1).run()
+    _lose_spares(drive, "w4", times=2)
+    (announced,) = only(drive.tell(WorkerExited(worker="w1", code=-9)), Announce)
+    assert announced.world.ranks[1] == "w5"
+    told = [drive.tell(WorkerExited(worker=spare, code=-9)) for spare in ("w6", "w7")]
+    assert [record.kind for record in only(told[1], Record)] == ["failure_detected", "spares_given_up"]
+    assert not only([*told[0], *told[1]], End)
+
+
+def test_a_spare_that_dies_with_a_rank_is_not_why_a_job_ends() -> None:
+    drive = Drive(spares=3, max_restarts=1).run()
+    _lose_spares(drive, "w4", times=2)
+    drive.membership.members["w6"].node = "n1"  # as where a node has several workers
+    decisions = drive.tell(NodeLost(node="n1"))
+    assert not only(decisions, End) and only(decisions, Announce)
 
 
 def test_when_the_script_fails_on_all_ranks_its_error_is_named() -> None:
