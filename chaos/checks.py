@@ -9,7 +9,7 @@ from typing import Final
 from chaos.attribution import attribution, judge_blame
 from chaos.data_once import data_once
 from chaos.evidence import Evidence, steps_committed
-from chaos.gpu_health import asks_for_nothing, gpu_health, quarantined
+from chaos.gpu_health import gpu_health, quarantined
 from chaos.kinds import FAULT_KINDS, Scope
 from chaos.kinds_process import PROCESS_OOM
 from chaos.kinds_storage import DISK_FULL
@@ -17,6 +17,7 @@ from chaos.recoveries import SINGLE, FaultOutcome, phase_hit
 from chaos.twin import final_digests, twin
 from chaos.underway import Underway
 from chaos.verdict import CheckResult, Verdict, count, failed, passed, unknown
+from chaos.wanted import asks_for_nothing
 from phoenix_core.events import Event
 from phoenix_core.timeline import Phase, Recovery, recoveries
 

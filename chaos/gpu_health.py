@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from chaos.evidence import Evidence
 from chaos.injectors.process import SEVERAL
-from chaos.kinds import FAULT_KINDS
 from chaos.kinds_gpu import GPU_XID
-from chaos.nvml.effects import asked_for, default_effect
 from chaos.verdict import CheckResult, failed, passed, unknown
+from chaos.wanted import ends_its_worker, wanted
 from phoenix_core.events import Event
 from phoenix_core.xids import Action
 
@@ -28,32 +27,10 @@ def gpu_health(evidence: Evidence) -> CheckResult:
     return passed("; ".join(_story(fault, events) for fault in faults))
 
 
-def asks_for_nothing(fault: Event) -> bool:
-    """Whether it is an Xid that informs, or follows from something else: nobody may be taken out for it."""
-    return fault.data.get("kind") == GPU_XID.kind and wanted(fault) is Action.NOTHING
-
-
 def quarantined(fault: Event, events: Sequence[Event]) -> Event | None:
     """What was said of the fault's node when it was given up, if it was, after the fault."""
     own = (e for e in events if e.kind == "node_quarantined" and e.at >= fault.at)
     return next((e for e in own if e.node == fault.node), None)
-
-
-def wanted(fault: Event) -> Action:
-    """What the catalogue asks for. A process that was killed, or met an error, is replaced in any case."""
-    params = fault.data["params"]
-    assert isinstance(params, dict)
-    xids = [params["xid"], *params["then"]]
-    action = asked_for(xids, params["recovery"], all_gpus=_whole_node(fault))
-    effect = default_effect(xids[0]) if params["effect"] == "default" else params["effect"]
-    if action is Action.NOTHING and effect != "none" and fault.rank is not None:
-        return Action.RESPAWN
-    return action
-
-
-def _whole_node(fault: Event) -> bool:
-    proof = fault.data.get("proof")
-    return isinstance(proof, dict) and len(proof.get("gpus", ())) > 1
 
 
 def _sightings(fault: Event, events: Sequence[Event]) -> list[Event]:
@@ -104,15 +81,18 @@ def _replaced(fault: Event, events: Sequence[Event]) -> Event | None:
 def _by_another(event: Event, fault: Event, events: Sequence[Event]) -> bool:
     """Whether a further fault explains that its worker was replaced or its node quarantined: one of that worker, or
     one for which the whole node had to go."""
-    others = (e for e in events if e.kind == "fault_injected" and e is not fault and e.at <= event.at)
-    for other in others:
+    well = {e.data.get("fault") for e in events if _is_heal(e) and e.at <= fault.at}
+    others = [e for e in events if e.kind == "fault_injected" and e is not fault and e.at <= event.at]
+    for other in (other for other in others if other.data.get("fault") not in well):
         if other.node == fault.node and _takes_the_node(other):
             return True
-        kind = FAULT_KINDS.get(str(other.data.get("kind")))
-        ends = kind is not None and not kind.quiet and not asks_for_nothing(other)
-        if event.kind == "failure_detected" and other.worker == fault.worker and ends:
+        if event.kind == "failure_detected" and other.worker == fault.worker and ends_its_worker(other):
             return True
     return False
+
+
+def _is_heal(event: Event) -> bool:
+    return event.kind == "fault_reverted" and event.data.get("alive") is True
 
 
 def _takes_the_node(fault: Event) -> bool:

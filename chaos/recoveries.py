@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chaos.kinds import FAULT_KINDS, FaultKind, Scope
+from chaos.kinds import FAULT_KINDS, Scope
 from chaos.scenario import CHECKS
 from chaos.verdict import Verdict
+from chaos.wanted import asks_for_nothing, ends_its_worker
 from phoenix_core.events import Event
 from phoenix_core.timeline import Failure, Phase, Recovery, recoveries
 
@@ -97,19 +98,15 @@ def _taken_back(fault: Event, events: Sequence[Event]) -> float:
         (
             event.at
             for event in events
-            if event.kind == "fault_reverted" and event.data.get("fault") == name and _is_well(event, kind)
+            if event.kind == "fault_reverted" and event.data.get("fault") == name
+            if event.data.get("alive") is True or asks_for_nothing(fault)
         ),
         math.inf,
     )
     if kind is not None and kind.scope in (Scope.PROCESS, Scope.TRAINING):
         return back
-    further = (e.at for e in events if e.kind == "fault_injected" and e.worker == fault.worker and e.at > back)
-    return next(further, math.inf)
-
-
-def _is_well(reverted: Event, kind: FaultKind | None) -> bool:
-    """Of a GPU it is also said where nothing had lasted."""
-    return reverted.data.get("alive") is True or (kind is not None and kind.scope is Scope.GPU)
+    later = (e for e in events if e.kind == "fault_injected" and e.worker == fault.worker and e.at > back)
+    return next((event.at for event in later if ends_its_worker(event)), math.inf)
 
 
 def _with_replacements(found: Sequence[FaultOutcome], events: Sequence[Event]) -> list[FaultOutcome]:

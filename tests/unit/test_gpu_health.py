@@ -12,18 +12,19 @@ import pytest
 from chaos.checks import judge_recovery
 from chaos.errors import InvalidScenario, Unsupported
 from chaos.evidence import Evidence
-from chaos.gpu_health import gpu_health, wanted
+from chaos.gpu_health import gpu_health
 from chaos.kinds_gpu import GPU_XID
 from chaos.nvml.effects import CUDA_ERRORS, asked_for, default_code, default_effect, error_text, healed, struck
 from chaos.nvml.prepare import hosts, machine
 from chaos.nvml.state import Gpu, NodeGpus
 from chaos.nvml.xid_lines import DRIVERS
 from chaos.record import PartDirectory
-from chaos.recoveries import FaultOutcome
+from chaos.recoveries import FaultOutcome, outcomes
 from chaos.runtimes import Job, find_runtime, runtime_for
 from chaos.scenario import Scenario
 from chaos.schema import with_defaults
 from chaos.verdict import Verdict
+from chaos.wanted import wanted
 from phoenix_core.device_errors import classify
 from phoenix_core.events import Event
 from phoenix_core.xids import Action, catalogue
@@ -48,6 +49,8 @@ REPLACED = event("failure_detected", 32, worker="w1", node="n1", rank=1, generat
 FENCED = event("node_quarantined", 32, node="n1", reason="a GPU of it needs a reset")
 BACK = event("spare_parked", 60, worker="w3", node="n1")
 KILLED = event("fault_injected", 31.5, worker="w1", rank=1, node="n1", fault="k", kind="process_kill")
+STOPPED = replace(KILLED, at=5 * MS, data={"fault": "s", "kind": "process_stop"})
+WELL = event("fault_reverted", 6, worker="w1", node="n1", fault="s", kind="process_stop", alive=True, proof={})
 LOST = replace(injected(79), at=KILLED.at, data={**injected(79).data, "fault": "y"})
 
 
@@ -66,6 +69,8 @@ def judged(*events: Event) -> Evidence:
         ([injected(45), seen(45), KILLED, REPLACED, FENCED], "FAIL", "asks for nothing, and n1 was quarantined"),
         ([injected(45), seen(45), REPLACED, replace(KILLED, at=40 * MS)], "FAIL", "and w1 was replaced"),
         ([injected(45), seen(45), replace(KILLED, worker="w9"), REPLACED], "FAIL", "and w1 was replaced"),
+        ([STOPPED, injected(45), seen(45), REPLACED], "PASS", "nothing asked for and done"),
+        ([STOPPED, WELL, injected(45), seen(45), REPLACED], "FAIL", "and w1 was replaced"),
         ([injected(45), seen(45), LOST, seen(79, 31.8), REPLACED, FENCED], "PASS", "y: seen by nvml"),
         ([injected(94), seen(94), LOST, seen(79, 31.8), REPLACED, FENCED], "PASS", "y: seen by nvml"),
         ([injected(94), seen(94), REPLACED, BACK], "PASS", "acted on after 1.0 ms (respawn)"),
@@ -209,3 +214,11 @@ def test_each_node_is_prepared_before_the_job_starts_isolated_or_not(tmp_path: P
         assert argv[argv.index("--gpus") + 1] == "2" and argv[argv.index("--driver") + 1] == "r580"
         last_hosts = len(argv) - 1 - argv[::-1].index("--hosts")
         assert argv[last_hosts + 1] == str(tmp_path / "gpus" / "hosts.json")
+
+
+@pytest.mark.parametrize(("xid", "shares"), [(94, True), (63, False)])
+def test_an_xid_shares_the_recovery_of_a_later_kill_unless_it_asks_for_nothing(xid: int, shares: bool) -> None:
+    """That nothing of it lasts is said at once, and does not mean that it was without effect."""
+    over = event("fault_reverted", 31.3, worker="w1", node="n1", fault="x", kind="gpu_xid", alive=False, proof={})
+    found = outcomes([*undisturbed(), injected(xid), over, KILLED, REPLACED])
+    assert {str(o.fault.data["fault"]): o.detected is not None for o in found if o.fault} == {"x": shares, "k": True}
