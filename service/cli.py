@@ -17,7 +17,7 @@ import typer
 from chaos.trial import EXIT_USAGE
 from service import comparing_cli
 from service.commands import access, archive, baselines, runs, safety, schedules
-from service.commands.common import INTERRUPTED, AsJson, DatabaseUrl, Directory, database_url, fail
+from service.commands.common import INTERRUPTED, AsJson, DatabaseUrl, Directory, database_url, directory_option, fail
 from service.settings import DEFAULT_PORT, LOOPBACK, MOST_DAYS, Settings, SettingsError, data_directory, version
 
 app = typer.Typer(
@@ -174,7 +174,7 @@ def serve(
 @app.command()
 def trial(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML or JSON).")],
-    directory: Annotated[Path | None, typer.Option("--dir", help="Trial directory; must not hold a trial yet.")] = None,
+    directory: Annotated[Path | None, directory_option("Trial directory; must not hold a trial yet.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one trial of a scenario here and now, without a service.
@@ -189,7 +189,7 @@ def trial(
 @app.command()
 def nightly(
     suite: Annotated[Path, typer.Argument(help="A suite file (YAML or JSON), such as scenarios/nightly.yaml.")],
-    directory: Annotated[Path | None, typer.Option("--dir", help="Where all of it is kept; must be empty.")] = None,
+    directory: Annotated[Path | None, directory_option("Where all of it is kept; must be empty.")] = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Also write a JUnit report to this file (-: to the output).")
     ] = None,

@@ -28,9 +28,19 @@ EXIT_OF = {"PASS": 0, "FAIL": FAIL, "UNKNOWN": UNKNOWN}
 
 Json = dict[str, Any]
 
-Directory = Annotated[
-    Path | None, typer.Option("--dir", help="Data directory (else PHOENIX_HOME, else ~/.local/share/phoenix).")
-]
+
+def named_directory(text: str) -> Path:
+    """The directory that a `--dir` names. An empty one is a variable of the shell that is not set, and not this one."""
+    if not text:
+        raise typer.BadParameter("it is empty; name a directory, or leave the option out")
+    return Path(text)
+
+
+def directory_option(help: str) -> Any:
+    return typer.Option("--dir", help=help, parser=named_directory, metavar="<path>")
+
+
+Directory = Annotated[Path | None, directory_option("Data directory (else PHOENIX_HOME, else ~/.local/share/phoenix).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Server = Annotated[
     str | None,

@@ -60,6 +60,16 @@ def test_foreign_hosts_are_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "127.0.0.1" in done.stderr
 
 
+@pytest.mark.parametrize("command", [("trial", "x.yaml"), ("nightly", "x.yaml"), ("serve",), ("runs",)])
+def test_an_empty_directory_is_not_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*command, "--dir", ""])
+    assert done.exit_code == 2 and "it is empty; name a directory" in done.output, done.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unknown_options_are_usage_errors() -> None:
     assert phoenix("serve", "--nope").returncode == 2
     assert phoenix("nope").returncode == 2
