@@ -225,8 +225,8 @@ class _Trial:
         verdict = worst(check.verdict for check in checks.values())
         if error is not None and verdict is Verdict.PASS:
             verdict = Verdict.UNKNOWN
-        if any(part and part.end.outcome in _ENDED_BY_US for part in (disturbed, undisturbed)):
-            # Somebody ended it: whatever was not reached says nothing about the runtime.
+        if any(part and _cut_short(part.end) for part in (disturbed, undisturbed)):
+            # Somebody ended it, or its warden: whatever was not reached says nothing about the runtime.
             verdict = Verdict.UNKNOWN
         verdicts = {name: check.verdict for name, check in checks.items()}
         return Result(
@@ -279,6 +279,10 @@ class _Trial:
 
 
 _ENDED_BY_US: Final = (Outcome.CANCELLED, Outcome.INTERRUPTED)
+
+
+def _cut_short(end: PartEnd) -> bool:
+    return end.outcome in _ENDED_BY_US or (end.outcome is Outcome.EXITED and end.ended.code is None)
 
 
 def _completed(end: PartEnd) -> bool:

@@ -125,6 +125,16 @@ def test_kill_9_of_the_warden_ends_the_job_and_is_told(run_dir: Path) -> None:
         assert of_the_runtime(directory) == []
 
 
+def test_kill_9_of_the_warden_says_nothing_about_the_runtime_while_a_fault_lasts_either(run_dir: Path) -> None:
+    throttle = {"kind": "cpu_throttle", "target": {"rank": 1}, "trigger": {"at_step": 3}, "params": {"share": 0.9}}
+    with detached_trial(run_dir, faults=[throttle]) as (directory, process):
+        wait_until(lambda: seen(directory, "fault_injected"), "a worker is throttled")
+        os.kill(warden_of(process.pid), signal.SIGKILL)
+        output, _ = process.communicate(timeout=20)
+        result = directory.read_result()
+        assert result is not None and (result.verdict, process.returncode) == ("UNKNOWN", 3), output
+
+
 def test_kill_9_of_trial_and_warden_at_once(run_dir: Path) -> None:
     with detached_trial(run_dir) as (directory, process):
         wait_until(lambda: committed(directory, 3), "the job trains")
