@@ -61,14 +61,14 @@ def parser() -> argparse.ArgumentParser:
     add("--spares", type=int, default=1, metavar="S", help="warm spares, each on a node of its own (default 1)")
     add("--max-restarts", "--max_restarts", type=int, default=3, metavar="R",
         help="failures in a row without one new step before the job is given up (default 3)")  # fmt: skip
-    add("--run-dir", "--run_dir", "--log-dir", "--log_dir", type=Path, metavar="DIR",
+    add("--run-dir", "--run_dir", "--log-dir", "--log_dir", type=_directory, metavar="DIR",
         help="keep events/*.jsonl and logs/*.log here; without it output goes to this terminal")  # fmt: skip
     add("--hang-timeout", "--hang_timeout", type=float, default=Detection.hang_floor_s, metavar="SECONDS",
         help="a rank that keeps the others waiting in a step for as long, and for 10 median steps, is replaced "
         "(default %(default)g)")  # fmt: skip
     add("--pause-timeout", "--pause_timeout", type=float, default=Detection.between_steps_s, metavar="SECONDS",
         help="the same between two steps, where a rank may save or evaluate (default %(default)g)")  # fmt: skip
-    add("--checkpoint-dir", "--checkpoint_dir", type=Path, metavar="DIR",
+    add("--checkpoint-dir", "--checkpoint_dir", type=_directory, metavar="DIR",
         help="keep checkpoints here and begin from the latest complete one; the last resort where every copy in memory "
         "is lost (default: none)")  # fmt: skip
     add("--checkpoint-every", "--checkpoint_every", type=int, metavar="N",
@@ -88,6 +88,12 @@ def parser() -> argparse.ArgumentParser:
     add("script", help="the training script")
     add("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return result
+
+
+def _directory(text: str) -> Path:
+    if not text:  # a variable of the shell that is not set, and not the current directory
+        raise argparse.ArgumentTypeError("it is empty; name a directory, or leave the option out")
+    return Path(text)
 
 
 def _rate(text: str) -> float | None:

@@ -36,6 +36,8 @@ from phoenix_core.settings import WorkerSettings
         (["--checkpoint-dir", "DIR", "--checkpoint-keep", "0", __file__], "at least 1 checkpoint"),
         (["--checkpoint-dir", __file__, __file__], "it is not a directory"),
         (["--run-dir", __file__, __file__], "it is not a directory"),
+        (["--run-dir", "", "x.py"], "argument --run-dir/--run_dir/--log-dir/--log_dir: it is empty"),
+        (["--checkpoint-dir", "", "x.py"], "argument --checkpoint-dir/--checkpoint_dir: it is empty"),
         (["--run-dir", "long" * 100, __file__], "it cannot be written: File name too long"),
         (["--checkpoint-dir", "/proc/none", __file__], "it cannot be written"),
     ],
