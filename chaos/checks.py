@@ -146,7 +146,8 @@ def _without_effect(events: Sequence[Event]) -> str:
         proof = event.data.get("proof")
         if event.kind != "fault_reverted" or not isinstance(proof, Mapping):
             continue
-        if event.data.get("kind") == PROCESS_OOM.kind and event.data.get("alive") is True:
+        spared = event.data.get("alive") is True and not proof.get("oom_kill")
+        if event.data.get("kind") == PROCESS_OOM.kind and spared:
             return f"{event.data.get('fault')}: {event.worker} lived on: it wanted no more memory while it got none"
         if event.data.get("kind") == DISK_FULL.kind and not _met_a_full_disk(event, events):
             return f"{event.data.get('fault')}: nobody was told that the disk is full while it was"

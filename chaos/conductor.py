@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from chaos.errors import InvalidFault, TargetGone
+from chaos.expansion import repeat_ids
 from chaos.faults import PlannedFault
 from chaos.injectors import INJECTORS, Active, Injector, Pending
 from chaos.injectors.process import SEVERAL
@@ -131,6 +132,10 @@ class Faults:
     def request(self, fault: PlannedFault, now: int) -> None:
         """A live request; one whose id is known was made before (a client repeats itself after a crash)."""
         if any(fault.id == other.id for other in self.asked):
+            return
+        own = {fault.id, *repeat_ids(fault)}
+        if any(own & {other.id, *repeat_ids(other)} for other in self.asked):
+            self.miss(fault.id, fault.kind, "an earlier fault has its id, or one under which it fires again")
             return
         try:
             self._cluster.check(fault)

@@ -24,6 +24,7 @@ from chaos.traces import read_traces
 from chaos.triggers import MOST_FAULTS, MOST_SECONDS, trigger_forms
 from chaos.workloads import WORKLOADS, Workload, workload
 
+FAULT_ID_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
 NO_GPUS: Final = "none"
 ISOLATIONS: Final = ("none", "namespaces")
@@ -250,7 +251,7 @@ def fault_schema() -> dict[str, object]:
         "type": "object",
         "required": ["kind", "target"],
         "properties": {
-            "id": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+            "id": {"type": "string", "pattern": FAULT_ID_PATTERN},
             "kind": {"enum": list(FAULT_KINDS)},
             "target": {"oneOf": target_schemas()},
             "trigger": {"oneOf": trigger_forms(), "default": {"now": True}},

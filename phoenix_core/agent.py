@@ -12,13 +12,13 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from phoenix_core.events import EventWriter
 from phoenix_core.health import Health, HealthSettings
 from phoenix_core.reachability import PROBE_S
 from phoenix_core.settings import Detection
-from phoenix_core.starting import start_worker
+from phoenix_core.starting import CannotStart, start_worker
 from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import LINE_LIMIT, encode, messages
 from phoenix_core.witness import Witness
@@ -209,26 +209,18 @@ class Agent:
         self._send({"op": "probed", "node": self.config.node, "number": number, "unreached": unreached})
 
     async def _spawn(self, worker: str) -> None:
-        ours, theirs = socket.socketpair()
-        wire = Tripwire.create()
-        fds = (theirs.fileno(), wire.fd)
         log = self.logs / f"{worker}.log" if self.logs is not None else None
         try:
-            popen = start_worker(self.config.command, self._environment(worker, *fds), fds, log)
-        except OSError as error:
-            ours.close()
-            wire.close()
-            self._tell_of(worker, {"op": "script_failed", "error": f"it cannot be started: {error}"})
+            new = await start_worker(self.config.command, partial(self._environment, worker), log)
+        except CannotStart as error:
+            self._tell_of(worker, {"op": "script_failed", "error": str(error)})
             self._tell_of(worker, {"op": "exited", "code": CANNOT_START})
             return
-        finally:
-            theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_LIMIT)
-        process = Process(worker=worker, popen=popen, pidfd=os.pidfd_open(popen.pid), writer=writer, wire=wire)
+        process = Process(worker=worker, popen=new.popen, pidfd=new.pidfd, writer=new.writer, wire=new.wire)
         self._processes[worker] = process
-        self.events.emit("worker_spawned", worker=worker, pid=popen.pid, start_ticks=start_ticks(popen.pid))
+        self.events.emit("worker_spawned", worker=worker, pid=new.popen.pid, start_ticks=start_ticks(new.popen.pid))
         asyncio.get_running_loop().add_reader(process.pidfd, self._exited, process)
-        process.relay = self._task(self._relay(process, reader))
+        process.relay = self._task(self._relay(process, new.reader))
 
     def _environment(self, worker: str, control_fd: int, wire_fd: int) -> dict[str, str]:
         config = self.config

@@ -60,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
     add("--nproc-per-node", "--nproc_per_node", default="1", metavar="M", help="ranks per node, or 'auto' (default 1)")
     add("--spares", type=int, default=1, metavar="S", help="warm spares, each on a node of its own (default 1)")
     add("--max-restarts", "--max_restarts", type=int, default=3, metavar="R",
-        help="failures in a row without one new step before the job is given up (default 3)")  # fmt: skip
+        help="failures of a rank without one new step, or in a row of spares that a rank needs, before the job is "
+        "given up (default 3)")  # fmt: skip
     add("--run-dir", "--run_dir", "--log-dir", "--log_dir", type=_directory, metavar="DIR",
         help="keep events/*.jsonl and logs/*.log here; without it output goes to this terminal")  # fmt: skip
     add("--hang-timeout", "--hang_timeout", type=float, default=Detection.hang_floor_s, metavar="SECONDS",

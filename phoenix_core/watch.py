@@ -98,7 +98,7 @@ class Watch:
         """Said once where no rank moves and none waits for another: all may be computing, so nobody is blamed."""
         if now - moved_at <= self.pace.longest_s or moved_at == self._still_since:
             return []
-        if not nobody_waits(seen, ranks, finished):
+        if self.parted or all_wait(seen, finished) or not nobody_waits(seen, ranks, finished):
             return []
         self._still_since = moved_at
         return [Record(kind="standstill_noticed", fields={"seconds": round(now - moved_at, 1)})]

@@ -89,6 +89,7 @@ def open_closed_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so in this order its own
+            os.set_inheritable(descriptor, True)  # processes that are started find it open too
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
 

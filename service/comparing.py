@@ -50,8 +50,8 @@ class Output:
 
     def check(self) -> None:
         """Before anything is measured. Raises ChaosError."""
-        if [self.as_json, self.markdown == "-", self.junit == "-"].count(True) > 1 or (self.as_json and self.github):
-            raise ChaosError("standard output takes one document: give `-` or --json once, and --github without --json")
+        if [self.as_json, self.github, self.markdown == "-", self.junit == "-"].count(True) > 1:
+            raise ChaosError("standard output takes one document: give `-`, --json or --github once")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,8 @@ def _refuse_strangers(settings: Settings, database: Database) -> None:
         if tokens.count_valid(session, Role.ADMIN) > 0:
             return
     said = f"that is called {' and '.join(sorted(settings.also_named))} " if settings.also_named else ""
-    instead = "serve without --name" if settings.host in LOOPBACKS else f"use --host {LOOPBACK}"
+    without = ["serve without --name"] if settings.also_named else []
+    instead = " and ".join(without + ([] if settings.host in LOOPBACKS else [f"use --host {LOOPBACK}"]))
     # The data directory of whoever calls, and SQLite in it, would be the ones of a command that does not say so.
     where = f"--dir {settings.directory}" if settings.database_url is None else "--database URL, the same as here"
     raise SettingsError(

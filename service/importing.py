@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,15 +13,17 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from chaos.errors import ChaosError
+from chaos.faults import PlannedFault
 from chaos.record import Result, Spec, TrialDirectory
 from chaos.requests import CancelRequest, FaultRequest, RequestTail
+from chaos.scenario import FAULT_ID_PATTERN
 from service import decisions, endings, history, store
 from service.archive import ArchiveError, unpack
 from service.database import Database
 from service.decisions import Decisions
-from service.fitting import fit_optional
+from service.fitting import fit_optional, fit_text
 from service.hub import Hub
-from service.ingest import TrialReader, replace_recoveries
+from service.ingest import MOST_DETAIL, TrialReader, replace_recoveries
 from service.runfile import RunFile
 from service.shapes import to_utc
 from service.states import RunState, state_of_ended_trial
@@ -142,16 +145,32 @@ def _add_trial(session: Session, run: Run, told: RunFile, spec: Spec, begun: dat
     session.flush()
     for fault in scenario.planned:
         store.add_fault(session, trial, fault, live=False, by=told.requested_by)
-    known = {fault.id for fault in scenario.planned}
-    for request in RequestTail(TrialDirectory(directory).requests_file).read():  # who asked is not told there
-        if isinstance(request, FaultRequest) and request.fault.id not in known:
-            known.add(request.fault.id)
-            store.add_fault(session, trial, request.fault, live=True).delivered = True
+    for fault in _live(directory, {fault.id for fault in scenario.planned}):
+        store.add_fault(session, trial, fault, live=True).delivered = True
     return trial
 
 
+def _live(directory: Path, known: set[str]) -> list[PlannedFault]:
+    """What was asked for while the trial ran, as the tables take it. Who asked is not told there."""
+    found: dict[str, PlannedFault] = {}
+    for request in _requests(directory):
+        if not isinstance(request, FaultRequest) or request.fault.id in known:
+            continue
+        if re.fullmatch(FAULT_ID_PATTERN, request.fault.id):  # REST gives no other ones, and the tables take none
+            fault = replace(request.fault, reason=fit_text(request.fault.reason, MOST_DETAIL))
+            found.setdefault(fault.id, fault)
+    return list(found.values())
+
+
+def _requests(directory: Path) -> Sequence[object]:
+    try:
+        return RequestTail(TrialDirectory(directory).requests_file).read()
+    except OSError:  # what cannot be read is not known: no reason to know nothing of the trial
+        return []
+
+
 def _conclude(session: Session, run: Run, trial: Trial, result: Result | None, ended: datetime | None) -> None:
-    requests = RequestTail(TrialDirectory(Path(str(trial.directory))).requests_file).read()
+    requests = _requests(Path(str(trial.directory)))
     state = state_of_ended_trial(
         has_result=result is not None,
         error=None if result is None else result.error,

@@ -48,6 +48,7 @@ class Loop:
                 self._work()
             except OperationalError as error:
                 log.error("%s failed: %s; trying again in %.1f s", self._name, error.orig, self.AFTER_FAILURE_S)
+                log.debug("the database failed", exc_info=error)
                 self._stopping.wait(self.AFTER_FAILURE_S)
             except Exception:
                 # It may pass, as a full disk or a locked database does; nothing is marked done that was not.

@@ -124,6 +124,7 @@ def install(app: FastAPI) -> None:
     async def no_database(request: Request, error: Exception) -> Response:
         assert isinstance(error, OperationalError)
         log.error("the database failed on %s: %s", request.url.path, error.orig)  # who operates it needs no traceback
+        log.debug("the database failed", exc_info=error)
         detail = f"the database does not do this now: {error.orig}; try again when it can"
         return problem_response(503, detail, code="database-down", instance=request.url.path)
 

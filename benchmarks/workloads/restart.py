@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
@@ -127,19 +128,26 @@ class RestartSession(PlainSession):
 
     def _save(self, boundary: int) -> None:
         started = time.monotonic_ns()
-        self._finish_writing()
         path = self._checkpoints.at(boundary)
-        if self._checkpoints.asynchronous:
-            self._writing = async_save(self._state(), checkpoint_id=path, process_group=self._group)  # type: ignore[assignment]
-        else:
-            save(self._state(), checkpoint_id=path)
-        stall_ns = time.monotonic_ns() - started
-        self.events.emit(
-            "checkpoint_written", step=boundary, bytes=0, stall_ns=stall_ns, duration_ns=stall_ns, error=""
-        )
+        try:
+            self._finish_writing()
+            if self._checkpoints.asynchronous:
+                self._writing = async_save(self._state(), checkpoint_id=path, process_group=self._group)  # type: ignore[assignment]
+            else:
+                save(self._state(), checkpoint_id=path)
+        except (Exception, CheckpointException) as error:  # of an earlier one, where it is asynchronous
+            self._written(boundary, started, f"{type(error).__name__}: {error}")
+            raise
+        self._written(boundary, started)
         if self.rank == 0:
             for old in self._checkpoints.complete()[:-KEPT]:
                 shutil.rmtree(self._checkpoints.at(old), ignore_errors=True)
+
+    def _written(self, boundary: int, started: int, error: str = "") -> None:
+        stall_ns = time.monotonic_ns() - started
+        self.events.emit(
+            "checkpoint_written", step=boundary, bytes=0, stall_ns=stall_ns, duration_ns=stall_ns, error=error
+        )
 
     def _finish_writing(self) -> None:
         if self._writing is not None:

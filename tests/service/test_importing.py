@@ -275,7 +275,8 @@ def test_faults_that_were_asked_for_while_it_ran_are_taken_over(
     path = tmp_path / "struck"
     directory = TrialDirectory.create(path, Scenario.from_json(TINY))
     asked = {"fault": "by-hand", "kind": "process_stop", "target": {"rank": 1}, "trigger": {"now": True}, "reason": "r"}
-    for request in (asked, asked, {**asked, "fault": "wrong", "kind": "none"}):
+    odd = ({**asked, "fault": name, "reason": "\ud800"} for name in ("a" * 65, "nul\0", "\ud800"))
+    for request in (asked, asked, {**asked, "fault": "wrong", "kind": "none"}, *odd):
         directory.request_fault(request)
     script = Script(path)
     script.begin()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from phoenix_core.agent import Agent, AgentConfig
 from phoenix_core.settings import Detection
@@ -67,6 +72,27 @@ def test_a_worker_that_cannot_be_started_has_ended_and_the_agent_lives(tmp_path:
             assert (await coordinator.hear("exited"))["worker"] == "w7"
             await coordinator.say(op="ping")
             await coordinator.hear("pong")
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("call", ["socket.socketpair", "phoenix_core.tripwire.Tripwire.create", "os.pidfd_open"])
+def test_where_there_are_no_descriptors_left_nothing_of_the_worker_is(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def check() -> None:
+        async with agent_of(tmp_path, sys.executable, "-c", "import time; time.sleep(60)") as coordinator:
+            await coordinator.say(op="ping")
+            await coordinator.hear("pong")
+            with monkeypatch.context() as patched:
+                patched.setattr(call, no_more)
+                await coordinator.say(op="spawn", worker="w7")
+                assert "Too many open files" in (await coordinator.hear("script_failed"))["error"]
+            assert (await coordinator.hear("exited"))["worker"] == "w7"
+            assert not Path(f"/proc/self/task/{threading.main_thread().native_id}/children").read_text()
 
     asyncio.run(check())
 

@@ -109,6 +109,15 @@ def test_a_request_that_this_cluster_cannot_do_is_refused_and_ends_nothing(tmp_p
     assert "not JSON" in str(parse_request(b"[" * 100_000).audit["reason"])
 
 
+def test_an_id_under_which_an_earlier_fault_fires_again_is_no_free_one(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, stop("a", trigger={"at_step": 3, "repeat": 2}))
+    trial.ask("a.2")
+    (missed,) = trial.told("fault_missed")
+    assert missed[0] == "a.2" and "fires again" in missed[1] and not trial.injector.held
+    trial.ask("a.3")
+    assert [held.injection.fault for held in trial.injector.held] == ["a.3"]
+
+
 def test_each_of_several_halts_has_to_be_released(tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     for _ in range(2):  # whoever is not sure whether it has said so says it again
