@@ -54,7 +54,8 @@ class KillAll:
                 os.kill(watched.pids[worker], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("replicated", marks=pytest.mark.soak), "sharded"])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", SCRIPTS)
 def test_all_ranks_lost_at_once_go_on_from_the_disk(
     run_dir: Path, tmp_path: Path, twins: dict[str, Finished], kind: str
 ) -> None:

@@ -87,7 +87,7 @@ def arguments_of(kind: str, directory: Path) -> Sequence[str]:
     ("kind", "rank", "step"),
     [
         pytest.param("ddp", 0, 300, marks=pytest.mark.soak),
-        ("epochs", 0, 40),
+        pytest.param("epochs", 0, 40, marks=pytest.mark.soak),
         pytest.param("fsdp2", 1, 12, marks=pytest.mark.soak),
         ("trainer", 0, 12),
     ],

@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "mid_body.py"
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
-@pytest.mark.parametrize("how", ["future", "message"])
+@pytest.mark.parametrize("how", [pytest.param("future", marks=pytest.mark.soak), "message"])
 def test_a_transfer_that_stopped_half_way_is_left(how: str, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     command = [sys.executable, str(SCRIPT)]

@@ -37,6 +37,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 
 
 @pytest.mark.process
+@pytest.mark.soak
 def test_two_runs_of_a_seed_are_equal_bit_for_bit(plain: list[Event], tmp_path: Path) -> None:
     """What every twin check rests on: without a failure, losses and digest are a function of the seed."""
     again = train(tmp_path, PLAIN, "--plain")
