@@ -10,8 +10,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
 import torch
 
@@ -45,9 +47,22 @@ def load_into(value: Any, state: Mapping[str, Any]) -> None:
     value.load_state_dict({key: entry for key, entry in state.items() if not isinstance(entry, _Inside)})
 
 
-def scalers() -> list[torch.amp.GradScaler]:
-    """Every GradScaler of this process: scripts put them into objects of their own, and protect those."""
-    return [value for value in gc.get_objects() if issubclass(type(value), torch.amp.GradScaler)]
+SCALERS: Final[WeakSet[torch.amp.GradScaler]] = WeakSet()
+"""Every GradScaler of this process, once they are watched: scripts put them into objects of their own."""
+
+
+@cache
+def watch_scalers() -> None:
+    """Called before a process waits for a rank: to look at all objects there are takes a tenth of a second, which a
+    replacement does not have. Of those made later the class tells, of copies too."""
+
+    def made(cls: type[torch.amp.GradScaler], *_: object, **__: object) -> torch.amp.GradScaler:
+        scaler = object.__new__(cls)
+        SCALERS.add(scaler)
+        return scaler
+
+    torch.amp.GradScaler.__new__ = made  # type: ignore[method-assign, assignment]
+    SCALERS.update(value for value in gc.get_objects() if issubclass(type(value), torch.amp.GradScaler))
 
 
 def forget_half_a_step(scaler: torch.amp.GradScaler) -> None:

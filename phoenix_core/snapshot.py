@@ -45,10 +45,10 @@ class Protected:
     objects: dict[str, Any] = field(default_factory=dict)
     _buffers: Buffers = field(default_factory=Buffers)
     _listed: list[torch.nn.Parameter] = field(default_factory=list)
-    _scalers: list[torch.amp.GradScaler] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gradients = Gradients(self.listed_parameters)
+        carried.watch_scalers()
 
     def add(self, objects: Mapping[str, Any]) -> None:
         """Raises UsageError for an object that can be neither saved nor restored."""
@@ -133,7 +133,6 @@ class Protected:
 
     def check(self, world_size: int) -> None:
         """Raises UsageError for what cannot be restored, before the first step rather than at the first failure."""
-        self._scalers = carried.scalers()
         for key, tensor in (*self.tensors(), *self.buffers()):
             try:
                 flat_bytes(tensor)
@@ -244,7 +243,7 @@ class Protected:
             optimizers.load_plain_state(self.optimizers()[name], plain)
         for name, value in self._carried().items():
             carried.load_into(value, start["carried"][name])
-        for scaler in self._scalers:
+        for scaler in carried.SCALERS:
             carried.forget_half_a_step(scaler)
         for optimizer in self.optimizers().values():
             carried.forget_scale(optimizer)

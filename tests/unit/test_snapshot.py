@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -224,6 +226,25 @@ def test_a_scheduler_inside_of_another_goes_on_with_the_same_optimizer() -> None
         return found
 
     assert rates(disturbed=True) == rates(disturbed=False)
+
+
+def test_every_scaler_is_known_whenever_and_however_it_was_made() -> None:
+    """In a process of its own, where nobody has looked yet."""
+    code = """
+import copy, gc, torch
+first = torch.amp.GradScaler("cpu")
+class Own(torch.amp.GradScaler): pass
+from phoenix_core.carried import SCALERS
+from phoenix_core.snapshot import Protected
+Protected()
+made = [first, torch.amp.GradScaler("cpu", init_scale=2.0), Own("cpu"), copy.deepcopy(first)]
+gc.get_objects = None  # nobody looks again
+Protected()
+assert set(SCALERS) == set(made) and made[1].get_scale() == 2.0
+del made, first
+assert not SCALERS
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_scaler_inside_of_an_own_object_and_a_fused_optimizer_begin_the_step_anew() -> None:
