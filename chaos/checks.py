@@ -13,7 +13,7 @@ from chaos.gpu_health import gpu_health, quarantined
 from chaos.kinds import FAULT_KINDS, Scope
 from chaos.kinds_process import PROCESS_OOM
 from chaos.kinds_storage import DISK_FULL
-from chaos.recoveries import SINGLE, FaultOutcome, phase_hit
+from chaos.recoveries import SINGLE, FaultOutcome, copy_hit, phase_hit
 from chaos.twin import final_digests, twin
 from chaos.underway import Underway
 from chaos.verdict import CheckResult, Verdict, count, failed, passed, unknown
@@ -88,8 +88,9 @@ def _other_phase(receipt: Event, events: Sequence[Event]) -> str:
         )
     if hit is None or "phase" not in trigger:
         return ""
-    if hit["phase"] == trigger["phase"] and trigger.get("step") in (None, hit["step"]):
-        return ""
+    for one in filter(None, (hit, copy_hit(receipt, events))):
+        if one["phase"] == trigger["phase"] and trigger.get("step") in (None, one["step"]):
+            return ""
     meant = f"{trigger['phase']} of step {trigger['step']}" if "step" in trigger else str(trigger["phase"])
     where = f"{hit['phase']} of step {hit['step']}"
     return f"{receipt.data.get('fault')} was meant for {meant}, but hit {receipt.worker} in {where}: it came too late"

@@ -127,7 +127,23 @@ def _with_replacements(found: Sequence[FaultOutcome], events: Sequence[Event]) -
 
 def phase_hit(fault: Event, events: Iterable[Event]) -> dict[str, object] | None:
     """What the target was doing when it was hit, by its own events: which phase of which step (None: no phase yet)."""
-    entered = [e for e in events if e.kind == "phase_entered" and e.worker == fault.worker and e.at <= fault.at]
+    return _last(event for event in events if _entered_before(fault, event))
+
+
+def copy_hit(fault: Event, events: Iterable[Event]) -> dict[str, object] | None:
+    """The same where a snapshot was being copied, which goes on beside the training until it is sent; else None."""
+    beside = (
+        e for e in events if _entered_before(fault, e) and e.data.get("phase") in ("snapshot_copy", "replica_send")
+    )
+    hit = _last(beside)
+    return hit if hit is not None and hit["phase"] == "snapshot_copy" else None
+
+
+def _entered_before(fault: Event, event: Event) -> bool:
+    return event.kind == "phase_entered" and event.worker == fault.worker and event.at <= fault.at
+
+
+def _last(entered: Iterable[Event]) -> dict[str, object] | None:
     last = max(entered, key=lambda event: event.at, default=None)
     return None if last is None else {"phase": last.data.get("phase"), "step": last.step}
 

@@ -171,6 +171,16 @@ def test_fired_is_unknown_when_another_phase_was_hit(meant: str, verdict: Verdic
     assert verdict is Verdict.PASS or "hit w1 in forward of step 1" in result.detail
 
 
+@pytest.mark.parametrize(("sent_at", "verdict"), [(1, Verdict.PASS), (-1, Verdict.UNKNOWN)])
+def test_a_snapshot_is_copied_beside_the_training_until_it_is_sent(sent_at: float, verdict: Verdict) -> None:
+    """By then the main thread of its rank is in the forward pass."""
+    events = changed(disturbed(), kind("fault_injected"), trigger={"phase": "snapshot_copy", "step": 1})
+    (killed,) = (one.at / MS for one in events if one.kind == "fault_injected")
+    phases = {-3.0: "snapshot_copy", sent_at: "replica_send", -0.5: "forward"}
+    told = [event("phase_entered", killed + at, worker="w1", step=1, phase=phase) for at, phase in phases.items()]
+    assert checks.fired(evidence(sorted([*events, *told], key=lambda one: one.at))).verdict is verdict
+
+
 def test_a_frozen_process_may_work_after_it_was_resumed() -> None:
     frozen = changed(disturbed(), kind("fault_injected"), kind="process_stop")
     late = step_of("w1", 1, 0, 2, 31 + 1500)
