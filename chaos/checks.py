@@ -17,7 +17,7 @@ from chaos.recoveries import SINGLE, FaultOutcome, copy_hit, phase_hit
 from chaos.twin import final_digests, twin
 from chaos.underway import Underway
 from chaos.verdict import CheckResult, Verdict, count, failed, passed, unknown
-from chaos.wanted import asks_for_nothing
+from chaos.wanted import is_quiet
 from phoenix_core.events import Event
 from phoenix_core.timeline import Phase, Recovery, recoveries
 
@@ -213,7 +213,7 @@ def _tally(outcomes: Sequence[FaultOutcome], events: Sequence[Event]) -> str:
     lost_nobody = [one.fault for one in outcomes if one.recovery is None and one.replacement is None]
     anew = sum(fault is not None and _met_anew(fault, events) is not None for fault in lost_nobody)
     led = sum(fault is not None and fault.worker in SINGLE for fault in lost_nobody)
-    quiet = sum(fault is not None and _is_quiet(fault) for fault in lost_nobody)
+    quiet = sum(fault is not None and is_quiet(fault) for fault in lost_nobody)
     unnoticed = len(lost_nobody) - anew - led - quiet
     strangers = sum(outcome.fault is None for outcome in outcomes)
     told = [count(whole, "whole recovery", "whole recoveries")] if whole else []
@@ -247,7 +247,7 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
         return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
     if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
         return passed(f"{name}: nobody was lost; all ranks met anew in generation {generation} and went on")
-    if _is_quiet(fault):
+    if is_quiet(fault):
         well = f"{name}: the job went on; nothing had to be recovered"
         broken = f"{name}: nobody had failed, but the job did not complete: {_why(evidence)}"
         return passed(well) if evidence.run.completed else failed(broken)
@@ -258,11 +258,6 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
     if evidence.run.completed and _had_finished(fault, evidence):
         return unknown(f"{name}: hit rank {fault.rank} after its last step; there was nothing left to recover")
     return failed(f"{name}: nobody noticed that rank {fault.rank} ({fault.worker}) was hit")
-
-
-def _is_quiet(fault: Event) -> bool:
-    kind = FAULT_KINDS.get(str(fault.data.get("kind")))
-    return asks_for_nothing(fault) or (kind is not None and kind.quiet)
 
 
 def _judge_single(outcome: FaultOutcome, name: str, evidence: Evidence) -> CheckResult:

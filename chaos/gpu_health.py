@@ -8,7 +8,7 @@ from chaos.evidence import Evidence
 from chaos.injectors.process import SEVERAL
 from chaos.kinds_gpu import GPU_XID
 from chaos.verdict import CheckResult, failed, passed, unknown
-from chaos.wanted import ends_its_worker, wanted
+from chaos.wanted import is_quiet, wanted
 from phoenix_core.events import Event
 from phoenix_core.xids import Action
 
@@ -86,7 +86,7 @@ def _by_another(event: Event, fault: Event, events: Sequence[Event]) -> bool:
     for other in (other for other in others if other.data.get("fault") not in well):
         if other.node == fault.node and _takes_the_node(other):
             return True
-        if event.kind == "failure_detected" and other.worker == fault.worker and ends_its_worker(other):
+        if event.kind == "failure_detected" and other.worker == fault.worker and not is_quiet(other):
             return True
     return False
 

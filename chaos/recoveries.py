@@ -10,7 +10,7 @@ from typing import Final
 from chaos.kinds import FAULT_KINDS, Scope
 from chaos.scenario import CHECKS
 from chaos.verdict import Verdict
-from chaos.wanted import asks_for_nothing, ends_its_worker
+from chaos.wanted import asks_for_nothing, is_quiet
 from phoenix_core.events import Event
 from phoenix_core.timeline import Failure, Phase, Recovery, recoveries
 
@@ -106,7 +106,7 @@ def _taken_back(fault: Event, events: Sequence[Event]) -> float:
     if kind is not None and kind.scope in (Scope.PROCESS, Scope.TRAINING):
         return back
     later = (e for e in events if e.kind == "fault_injected" and e.worker == fault.worker and e.at > back)
-    return next((event.at for event in later if ends_its_worker(event)), math.inf)
+    return next((event.at for event in later if not is_quiet(event)), math.inf)
 
 
 def _with_replacements(found: Sequence[FaultOutcome], events: Sequence[Event]) -> list[FaultOutcome]:

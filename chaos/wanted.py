@@ -14,10 +14,10 @@ def asks_for_nothing(fault: Event) -> bool:
     return fault.data.get("kind") == GPU_XID.kind and wanted(fault) is Action.NOTHING
 
 
-def ends_its_worker(fault: Event) -> bool:
-    """Whether its worker, or its node, may be replaced for it."""
+def is_quiet(fault: Event) -> bool:
+    """Whether nobody has failed because of it, and nobody may be replaced for it."""
     kind = FAULT_KINDS.get(str(fault.data.get("kind")))
-    return kind is not None and not kind.quiet and not asks_for_nothing(fault)
+    return asks_for_nothing(fault) or (kind is not None and kind.quiet)
 
 
 def wanted(fault: Event) -> Action:

@@ -79,12 +79,16 @@ def import_one(database: Database, directory: Path) -> Imported:
             return Imported(directory=directory, trial=None, reason=f"{name} is there already")
         run = store.find_run(session, told.run) or _add_run(session, told, spec, begun)
         trial = _add_trial(session, run, told, spec, begun, directory)
+        requests = _requests(directory)
+        for fault in _live(requests, {fault.id for fault in spec.scenario.planned}):
+            store.add_fault(session, trial, fault, live=True).delivered = True
         if told.number == max(other.number for other in store.trials_of(session, run.id)):
             run.step = run.part = None
             for column, value in store.described(spec.scenario).items():
                 setattr(run, column, value)
         TrialReader(database, Hub(), run.id, trial.id, directory).read_into(session)
-        _conclude(session, run, trial, result, ended)
+        cancelled = any(isinstance(request, CancelRequest) for request in requests)
+        _conclude(session, run, trial, result, ended, cancelled=cancelled)
     return Imported(directory=directory, trial=name)
 
 
@@ -145,15 +149,13 @@ def _add_trial(session: Session, run: Run, told: RunFile, spec: Spec, begun: dat
     session.flush()
     for fault in scenario.planned:
         store.add_fault(session, trial, fault, live=False, by=told.requested_by)
-    for fault in _live(directory, {fault.id for fault in scenario.planned}):
-        store.add_fault(session, trial, fault, live=True).delivered = True
     return trial
 
 
-def _live(directory: Path, known: set[str]) -> list[PlannedFault]:
+def _live(requests: Sequence[object], known: set[str]) -> list[PlannedFault]:
     """What was asked for while the trial ran, as the tables take it. Who asked is not told there."""
     found: dict[str, PlannedFault] = {}
-    for request in _requests(directory):
+    for request in requests:
         if not isinstance(request, FaultRequest) or request.fault.id in known:
             continue
         if re.fullmatch(FAULT_ID_PATTERN, request.fault.id):  # REST gives no other ones, and the tables take none
@@ -169,13 +171,11 @@ def _requests(directory: Path) -> Sequence[object]:
         return []
 
 
-def _conclude(session: Session, run: Run, trial: Trial, result: Result | None, ended: datetime | None) -> None:
-    requests = _requests(Path(str(trial.directory)))
-    state = state_of_ended_trial(
-        has_result=result is not None,
-        error=None if result is None else result.error,
-        cancelled=any(isinstance(request, CancelRequest) for request in requests),
-    )
+def _conclude(
+    session: Session, run: Run, trial: Trial, result: Result | None, ended: datetime | None, *, cancelled: bool
+) -> None:
+    error = None if result is None else result.error
+    state = state_of_ended_trial(has_result=result is not None, error=error, cancelled=cancelled)
     if result is None:
         endings.end_trial(session, trial, state, None, "its directory holds no result")
     else:

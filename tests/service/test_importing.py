@@ -94,7 +94,7 @@ def rows(database: Database) -> dict[str, int]:
 def test_a_trial_whose_import_was_interrupted_is_imported_by_the_next(
     database: Database, tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch, where: object, name: str
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     directory = a_trial(tmp_path / "a", RUN)

@@ -90,7 +90,7 @@ def test_where_there_are_no_descriptors_left_nothing_of_the_worker_is(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     async def check() -> None:
-        async with agent_of(tmp_path, sys.executable, "-c", "import time; time.sleep(60)") as coordinator:
+        async with agent_of(tmp_path, sys.executable, "-c", "import signal; signal.pause()") as coordinator:
             await coordinator.say(op="ping")
             await coordinator.hear("pong")
             with monkeypatch.context() as patched:

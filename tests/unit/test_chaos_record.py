@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -58,11 +58,16 @@ def test_a_directory_holds_one_trial(tmp_path: Path) -> None:
 
 def test_of_two_at_once_one_gets_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the second would write its scenario over the first one's, which would then run and be judged by that."""
-    begun, tried, write = threading.Event(), threading.Event(), record.write_atomically
+    begun, tried, write, lock = threading.Event(), threading.Event(), record.write_atomically, fcntl.flock
+    asked = threading.Semaphore(0)
+
+    def counted(descriptor: int, operation: int) -> None:
+        asked.release()
+        lock(descriptor, operation)
 
     def slowly(path: Path, data: Mapping[str, object]) -> None:
         begun.set()
-        time.sleep(0.1)  # the other one looks meanwhile
+        assert all(asked.acquire(timeout=10) for _ in range(2)), "the other one has come, and waits"
         write(path, data)
 
     def own() -> None:
@@ -70,6 +75,7 @@ def test_of_two_at_once_one_gets_the_directory(tmp_path: Path, monkeypatch: pyte
             assert tried.wait(10)
 
     monkeypatch.setattr(record, "write_atomically", slowly)
+    monkeypatch.setattr("fcntl.flock", counted)
     with ThreadPoolExecutor() as pool:
         for first, message in ((None, "already holds a trial"), (own, "already being run")):
             begun.clear()
