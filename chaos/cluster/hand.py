@@ -35,7 +35,7 @@ from chaos.cluster import namespaces
 from chaos.cluster.holds import NANOSECONDS, Hold, Partition, Refused
 from chaos.cluster.layout import COORDINATOR, Network, Plane
 from chaos.cluster.links import guard
-from chaos.cluster.probe import Prober, Way
+from chaos.cluster.probe import Prober
 from chaos.cluster.resets import Reset
 from chaos.cluster.slow import SlowLink
 from chaos.procfs import start_ticks
@@ -85,17 +85,17 @@ class Hand:
             name = str(order["revert"])
             held = self._held.pop(name, None)
             if held is not None:
-                _tell(reverted=name, **held.hold.end(self._blocked()))
+                _tell(reverted=name, **held.hold.end(self._others()))
             else:
                 _tell(reverted=name, healed=True, proof={})  # it was over, and has said so
             return
         name = str(order.get("apply") or order["verify"])
         asked = hold(self._network, self._prober, name, order)
         if "verify" in order:
-            _tell(reverted=name, **asked.end(self._blocked()))
+            _tell(reverted=name, **asked.end(self._others()))
             return
         try:
-            begun = asked.begin(self._blocked())
+            begun = asked.begin(self._others())
         except Refused as error:
             _tell(refused=name, reason=str(error))
             return
@@ -120,11 +120,10 @@ class Hand:
 
     def _finish(self, name: str, reason: str) -> None:
         held = self._held.pop(name)
-        _tell(over=name, reason=reason, **held.hold.end(self._blocked()))
+        _tell(over=name, reason=reason, **held.hold.end(self._others()))
 
-    def _blocked(self) -> frozenset[Way]:
-        held = [held.hold.blocks for held in self._held.values()]
-        return frozenset(way for blocks in held for way in blocks)
+    def _others(self) -> list[Hold]:
+        return [held.hold for held in self._held.values()]
 
 
 def hold(network: Network, prober: Prober, name: str, order: Mapping[str, Any]) -> Hold:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from chaos.cluster.cut import Cut
@@ -28,12 +28,16 @@ class Hold(Protocol):
         """On which ways it lets nothing pass, so that probes for other faults do not count on them."""
 
     @property
+    def disturbs(self) -> frozenset[Way]:
+        """On which ways nobody else can measure how quick the network is."""
+
+    @property
     def on(self) -> bool: ...
 
-    def begin(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
-        """{"at", "proof"}: when it was applied and what packets showed. Raises Refused."""
+    def begin(self, others: Collection[Hold]) -> Mapping[str, object]:
+        """{"at", "proof"}: when it was applied and what packets showed, beside what is held already. Raises Refused."""
 
-    def end(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+    def end(self, others: Collection[Hold]) -> Mapping[str, object]:
         """{"healed", "proof"}: the same of its end."""
 
     def cut(self) -> None:
@@ -47,7 +51,7 @@ class Partition:
     """Between the blocked pairs no packet passes while it is on; what passes is tried at every change that counts."""
 
     def __init__(self, network: Network, prober: Prober, blocks: Iterable[Block], *, name: str) -> None:
-        self.blocks = frozenset(blocks)
+        self.blocks = self.disturbs = frozenset(blocks)
         self._parties = {party.name: party for party in network.parties}
         self._prober = prober
         self._name = f"{TABLE}-{os.getpid()}-{name}"
@@ -57,9 +61,9 @@ class Partition:
     def on(self) -> bool:
         return bool(self._cuts)
 
-    def begin(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+    def begin(self, others: Collection[Hold]) -> Mapping[str, object]:
         """Cut, and prove it: before, every way passed; now exactly the blocked ones do not. Raises Refused."""
-        open_ways = self._prober.ways - blocked_by_others
+        open_ways = self._prober.ways - _blocked(others)
         if dead := open_ways - self._prober.passing(open_ways, open_ways):
             raise Refused(f"the network did not work before: {_in_words(dead)}")
         at = time.monotonic_ns()
@@ -73,11 +77,11 @@ class Partition:
         seen = {"tried": len(open_ways), "passed_before": len(open_ways), "passed": len(passing)}
         return {"at": at, "proof": {**seen, "cut": len(self.blocks), "took_s": took_ns / NANOSECONDS}}
 
-    def end(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+    def end(self, others: Collection[Hold]) -> Mapping[str, object]:
         """Heal, and see whether it is: every way passes again that nobody else blocks."""
         at = time.monotonic_ns()
         self.heal()
-        freed = self.blocks - blocked_by_others
+        freed = self.blocks - _blocked(others)
         passing = self._prober.passing(freed, freed)
         after_s = (time.monotonic_ns() - at) / NANOSECONDS
         return {"healed": passing == freed, "proof": {"tried": len(freed), "passed": len(passing), "after_s": after_s}}
@@ -97,6 +101,10 @@ class Partition:
     def heal(self) -> None:
         while self._cuts:
             self._cuts.pop().close()
+
+
+def _blocked(holds: Iterable[Hold]) -> frozenset[Way]:
+    return frozenset(way for held in holds for way in held.blocks)
 
 
 def _in_words(ways: Iterable[Way]) -> str:

@@ -22,6 +22,7 @@ from chaos.cluster import namespaces
 from chaos.cluster.layout import COORDINATOR, Network, Plane, port
 
 _LATENCY: Final = "200ms"
+_OURS: Final = ("tbf", "netem")
 LEAST_BURST: Final = 16384
 
 
@@ -77,6 +78,15 @@ def clear_all(ends: Sequence[Link]) -> None:
     for link in ends:
         with contextlib.suppress(NetlinkError), _route(link) as (route, index):
             route.tc("del", index=index, parent=TC_H_ROOT)
+
+
+def disciplined(ends: Sequence[Link]) -> bool:
+    """Whether the kernel still knows of a discipline of ours on one of these."""
+    for link in ends:
+        with _route(link) as (route, index):
+            if any(queue.get_attr("TCA_KIND") in _OURS for queue in route.get_qdiscs(index=index)):
+                return True
+    return False
 
 
 @contextlib.contextmanager

@@ -44,19 +44,12 @@ class Connection:
         self._sender, self._receiver = parties[sender], parties[receiver]
 
     def mbit_s(self, amount: int) -> float:
-        """Of one TCP connection, over `amount` bytes or as many as pass in the time limit."""
-        with connected(self._network, self._plane, self._sender.name, self._receiver.name) as (source, sink):
-            source.setblocking(False)
-            sent = received = 0
-            block = bytes(1 << 14)
-            begun = time.monotonic()
-            while received < amount and time.monotonic() - begun < LIMIT_S:
-                readable, writable, _ = select.select([sink], [source] if sent < amount else [], [], 0.1)
-                if writable:
-                    sent += source.send(block[: amount - sent])
-                if readable:
-                    received += len(sink.recv(1 << 18))
-            return received * 8 / 1e6 / (time.monotonic() - begun)
+        """Of one TCP connection, over `amount` bytes or as many as pass in the time limit; none where none is made."""
+        try:
+            with connected(self._network, self._plane, self._sender.name, self._receiver.name) as ends:
+                return _mbit_s(*ends, amount)
+        except TimeoutError:
+            return 0.0
 
     def round_trip_s(self) -> float:
         """The median of a few; infinite where nothing comes back in the time limit."""
@@ -97,3 +90,17 @@ def _arrives(there: socket.socket, ping: bytes) -> bool:
         if there.recv(64) == ping:
             return True
     return False
+
+
+def _mbit_s(source: socket.socket, sink: socket.socket, amount: int) -> float:
+    source.setblocking(False)
+    sent = received = 0
+    block = bytes(1 << 14)
+    begun = time.monotonic()
+    while received < amount and time.monotonic() - begun < LIMIT_S:
+        readable, writable, _ = select.select([sink], [source] if sent < amount else [], [], 0.1)
+        if writable:
+            sent += source.send(block[: amount - sent])
+        if readable:
+            received += len(sink.recv(1 << 18))
+    return received * 8 / 1e6 / (time.monotonic() - begun)

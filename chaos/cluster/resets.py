@@ -12,12 +12,12 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from chaos.cluster import namespaces
-from chaos.cluster.holds import Refused
+from chaos.cluster.holds import Hold, Refused
 from chaos.cluster.layout import Network, Plane
 from chaos.cluster.probe import Way
 
@@ -36,13 +36,14 @@ class Reset:
     """The connections of a node are broken once; there is nothing to take back."""
 
     blocks: Final[frozenset[Way]] = frozenset()
+    disturbs: Final[frozenset[Way]] = frozenset()
     on: Final = False
 
     def __init__(self, network: Network, node: str, planes: Sequence[Plane]) -> None:
         (self._party,) = (party for party in network.parties if party.name == node)
         self._planes = planes
 
-    def begin(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+    def begin(self, others: Collection[Hold]) -> Mapping[str, object]:
         at = time.monotonic_ns()
         addresses = {plane: frozenset({self._party.address[plane]}) for plane in self._planes}
         try:
@@ -53,7 +54,7 @@ class Reset:
             raise Refused(f"{self._party.name} has no connection on {' or '.join(self._planes)}")
         return {"at": at, "proof": {f"{plane.value}_connections": count for plane, count in counts.items()}}
 
-    def end(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+    def end(self, others: Collection[Hold]) -> Mapping[str, object]:
         return {"healed": True, "proof": {}}
 
     def cut(self) -> None:

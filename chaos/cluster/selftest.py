@@ -44,10 +44,10 @@ def main() -> None:
 def _trouble(hold: Hold) -> str:
     """Why it cannot be done here; empty where it was done, seen, and seen to be over."""
     try:
-        hold.begin(frozenset())
+        hold.begin(())
     except Refused as error:
         return f"not possible here: {error}"
-    seen = hold.end(frozenset())
+    seen = hold.end(())
     return "" if seen["healed"] else f"it was applied, but is not gone: {seen['proof']}"
 
 

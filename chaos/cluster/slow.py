@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chaos.cluster.holds import Refused
+from chaos.cluster.holds import Hold, Refused
 from chaos.cluster.layout import COORDINATOR, Network, Plane
-from chaos.cluster.links import LEAST_BURST, clear_all, discipline, links, set_all
+from chaos.cluster.links import LEAST_BURST, clear_all, discipline, disciplined, links, set_all
 from chaos.cluster.measure import Connection
 from chaos.cluster.probe import Way
 
@@ -63,33 +63,46 @@ class SlowLink:
         self._asked = discipline(kind, params)
         self._effect = effect(kind, params)
         self._links = links(network, [node], planes)
-        other = next(name for name in network.nodes if name != node)
-        self._ways = {
-            plane: Connection(network, plane, node, COORDINATOR if plane is Plane.CONTROL else other)
-            for plane in planes
-        }
+        self._network, self._node = network, node
+        others = [name for name in network.nodes if name != node]
+        self._partners = {plane: [COORDINATOR, *others] if plane is Plane.CONTROL else others for plane in planes}
+        """With whom it can be measured, on each network."""
         self._before: dict[Plane, float] = {}
         self._during: dict[Plane, float] = {}
 
-    def begin(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
-        self._before = self._look()
+    @property
+    def disturbs(self) -> frozenset[Way]:
+        return frozenset(
+            way
+            for plane, partners in self._partners.items()
+            for other in partners
+            for way in ((plane, self._node, other), (plane, other, self._node))
+        )
+
+    def begin(self, others: Collection[Hold]) -> Mapping[str, object]:
+        ways = self._measurable(others)
+        if hidden := [plane.value for plane in self._partners if plane not in ways]:
+            which = f"on {' and '.join(hidden)}"
+            raise Refused(f"another fault holds a link of this node, or of all others, {which}: nothing would show it")
+        self._before = self._look(ways)
         at = time.monotonic_ns()
         self.cut()
-        self._during = self._look()
-        shown = [plane for plane in self._ways if self._effect.shows(self._before[plane], self._during[plane])]
-        if len(shown) < len(self._ways):
+        self._during = self._look(ways)
+        if not all(self._effect.shows(self._before[plane], self._during[plane]) for plane in ways):
             self.heal()
             raise Refused(f"packets do not show it: {self._proof(before=self._before, during=self._during)}")
         return {"at": at, "proof": self._proof(before=self._before, during=self._during)}
 
-    def end(self, blocked_by_others: frozenset[Way]) -> Mapping[str, object]:
+    def end(self, others: Collection[Hold]) -> Mapping[str, object]:
+        """Lifted, says the kernel; packets show it as well, unless another fault leaves no way to measure it on."""
         self.heal()
-        now = self._look()
+        now = self._look(self._measurable(others))
         whole = all(
             self._effect.healed(self._before.get(plane, value), self._during.get(plane, 0.0), value)
             for plane, value in now.items()
         )
-        return {"healed": whole, "proof": self._proof(after=now)}
+        lifted = not disciplined(self._links)
+        return {"healed": whole and lifted, "proof": {**self._proof(after=now), "lifted": lifted}}
 
     def cut(self) -> None:
         try:
@@ -102,11 +115,20 @@ class SlowLink:
         clear_all(self._links)
         self.on = False
 
-    def _look(self) -> dict[Plane, float]:
-        return {plane: self._effect.look(way) for plane, way in self._ways.items()}
+    def _measurable(self, others: Collection[Hold]) -> dict[Plane, Connection]:
+        """A way on each network that no other fault disturbs, where there is one."""
+        disturbed = frozenset(way for other in others for way in other.disturbs)
+        free = {
+            plane: [name for name in partners if not {(plane, self._node, name), (plane, name, self._node)} & disturbed]
+            for plane, partners in self._partners.items()
+        }
+        return {plane: Connection(self._network, plane, self._node, names[0]) for plane, names in free.items() if names}
+
+    def _look(self, ways: Mapping[Plane, Connection]) -> dict[Plane, float]:
+        return {plane: self._effect.look(way) for plane, way in ways.items()}
 
     def _proof(self, **seen: Mapping[Plane, float]) -> Mapping[str, object]:
         return {
             f"{plane.value}_{self._effect.unit}": {name: round(values[plane], 4) for name, values in seen.items()}
-            for plane in self._ways
+            for plane in next(iter(seen.values()))
         }

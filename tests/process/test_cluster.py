@@ -152,6 +152,28 @@ def test_a_slow_network_is_measured_before_while_and_after(nodes: Cluster) -> No
         assert after["healed"] and after["proof"]["data_mbit_s"]["after"] > 7.5, after
 
 
+def test_a_slow_network_and_a_partition_at_once_end_each_by_itself(nodes: Cluster) -> None:
+    """Where no packet passes nothing can be measured: the kernel says that the slow link is none any more."""
+    with HandClient(nodes.file) as hand:
+        hand.apply("slow", **RATE, ttl_s=60)
+        hand.part("cut", isolated(nodes, "n1"), ttl_s=60)
+        seen = hand.revert("slow")
+        assert seen["healed"] and seen["proof"] == {"lifted": True}
+        with pytest.raises(TargetGone, match="another fault holds a link of this node"):
+            hand.apply("late", **RATE, ttl_s=60)
+        assert hand.over("cut") == ""
+        assert hand.revert("cut")["proof"]["passed"] == 10
+
+
+def test_two_slow_nodes_are_not_measured_by_each_other(nodes: Cluster) -> None:
+    with HandClient(nodes.file) as hand:
+        hand.apply("one", **RATE, ttl_s=60)
+        hand.apply("two", **{**RATE, "node": "n0", "params": {"mbit_s": 2}}, ttl_s=60)
+        seen = hand.revert("one")
+        assert seen["healed"] and seen["proof"]["data_mbit_s"]["after"] > 7.5, seen
+        assert hand.revert("two")["healed"]
+
+
 @pytest.mark.soak
 def test_kill_9_of_the_hand_lifts_a_slow_network(nodes: Cluster) -> None:
     """The kernel would keep it: it is the hand's child that lifts it."""
