@@ -67,6 +67,9 @@ def fired(evidence: Evidence) -> CheckResult:
         return unknown(f"{planned.id} was missed: {missed[planned.id].data.get('reason', 'no reason recorded')}")
     if not receipts:
         return passed("no fault was asked for")
+    for event in evidence.run.events:
+        if event.kind == "fault_reverted" and (why := _unseen(event)):
+            return unknown(f"{event.data.get('fault')}: taken back, but nobody could see whether it is healed: {why}")
     if idle := _without_effect(evidence.run.events):
         return unknown(idle)
     for receipt in receipts.values():
@@ -99,9 +102,16 @@ def _other_phase(receipt: Event, events: Sequence[Event]) -> str:
 def _not_healed(events: Sequence[Event]) -> str:
     """A network fault that was taken back, but of which the probe says that it is still there."""
     for event in events:
-        if event.kind == "fault_reverted" and _scope(event) is Scope.NETWORK and event.data.get("alive") is not True:
+        still = _scope(event) is Scope.NETWORK and event.data.get("alive") is not True and not _unseen(event)
+        if event.kind == "fault_reverted" and still:
             return f"{event.data.get('fault')}: taken back, but not seen to be healed: {event.data.get('proof')}"
     return ""
+
+
+def _unseen(reverted: Event) -> str:
+    """Why nobody could look whether a network fault is gone; empty where somebody did."""
+    proof = reverted.data.get("proof")
+    return str(proof.get("unknown", "")) if isinstance(proof, Mapping) else ""
 
 
 def _not_damaged(events: Sequence[Event]) -> str:
@@ -243,8 +253,11 @@ def judge_recovery(outcome: FaultOutcome, evidence: Evidence) -> CheckResult:
             return unknown(f"{name}: the record of the recovery is not whole ({_open_phase(final)})")
         return failed(f"{name}: the recovery did not end ({_open_phase(final)}): {_why(evidence)}")
     assert fault is not None
-    if evidence.run.completed and _resumed_unnoticed(outcome, evidence.run.events):
-        return passed(f"{name}: was taken back before it was taken for a failure; the job went on")
+    if _resumed_unnoticed(outcome, evidence.run.events):
+        back = f"{name}: was taken back before it was taken for a failure"
+        if evidence.run.completed:
+            return passed(f"{back}; the job went on")
+        return failed(f"{back}, but the job did not complete: {_why(evidence)}")
     if evidence.run.completed and (generation := _met_anew(fault, evidence.run.events)) is not None:
         return passed(f"{name}: nobody was lost; all ranks met anew in generation {generation} and went on")
     if is_quiet(fault):

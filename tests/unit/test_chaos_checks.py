@@ -193,10 +193,12 @@ def test_a_rank_whose_network_was_cut_may_speak_but_the_heal_must_have_been_seen
     parted = changed(disturbed(), kind("fault_injected"), kind="network_partition")
     alive = [*parted, *step_of("w1", 1, 0, 2, 31 + 1500)]
     assert checks.fired(evidence(alive)).verdict is Verdict.PASS
-    for healed, verdict in ((True, Verdict.PASS), (False, Verdict.FAIL)):
-        end = event(
-            "fault_reverted", 90, worker="w1", fault="f", kind="network_partition", alive=healed, proof={"a": 1}
-        )
+    for healed, proof, verdict in (
+        (True, {"a": 1}, Verdict.PASS),
+        (False, {"a": 1}, Verdict.FAIL),
+        (False, {"unknown": "the nodes cannot be entered"}, Verdict.UNKNOWN),
+    ):
+        end = event("fault_reverted", 90, worker="w1", fault="f", kind="network_partition", alive=healed, proof=proof)
         assert checks.fired(evidence([*parted, end])).verdict is verdict
 
 
@@ -241,6 +243,15 @@ def test_recovered_fails_where_nobody_noticed() -> None:
     unnoticed = [one for one in disturbed() if one.at < 32 * MS]
     result = checks.recovered(evidence(run=PartRecord(events=unnoticed, completed=False)))
     assert (result.verdict, "nobody noticed" in result.detail) == (Verdict.FAIL, True)
+
+
+def test_what_was_taken_back_in_time_is_not_what_a_job_failed_by() -> None:
+    unnoticed = [one for one in disturbed() if one.at < 32 * MS]
+    over = event("fault_reverted", 40, worker="w1", rank=1, fault="f", kind="network_rate", alive=True, proof={})
+    failed = PartRecord(events=[*unnoticed, over], completed=False, error="not finished after 300 s")
+    result = checks.recovered(evidence(run=failed))
+    assert result.verdict is Verdict.FAIL
+    assert "the job did not complete: not finished after 300 s" in result.detail
 
 
 def test_recovered_fails_where_steps_are_missing_at_the_end() -> None:
