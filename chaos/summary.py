@@ -81,12 +81,14 @@ class Summary:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst; where nothing was judged, UNKNOWN. What was skipped counts only if that is asked for."""
+        """The worst; where nothing was judged, or trials may still come, UNKNOWN. What was skipped counts only if that
+        is asked for."""
         states = {entry.state for entry in self.entries}
         if State.FAIL in states or (self.strict and State.SKIPPED in states):
             return Verdict.FAIL
         judged = states - {State.SKIPPED}
-        return Verdict.PASS if judged and judged <= {State.PASS, State.KNOWN} else Verdict.UNKNOWN
+        whole = bool(judged) and self.finished_at is not None
+        return Verdict.PASS if whole and judged <= {State.PASS, State.KNOWN} else Verdict.UNKNOWN
 
     @property
     def counts(self) -> dict[str, int]:

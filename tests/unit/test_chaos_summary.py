@@ -74,6 +74,12 @@ def test_the_worst_counts_and_what_was_skipped_only_if_asked(states: str, strict
     assert summary(*states.split(), strict=strict).verdict is Verdict(verdict)
 
 
+def test_a_suite_that_was_killed_in_the_middle_has_not_passed() -> None:
+    """Its summary on disk stays as it was after the last trial."""
+    assert replace(summary("PASS"), finished_at=None).verdict is Verdict.UNKNOWN
+    assert replace(summary("PASS", "FAIL"), finished_at=None).verdict is Verdict.FAIL
+
+
 ALL = ("PASS", "FAIL", "UNKNOWN", "KNOWN", "SKIPPED")
 
 
