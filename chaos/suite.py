@@ -21,6 +21,7 @@ from chaos.errors import InvalidScenario
 from chaos.located import Located, parse_located
 from chaos.scenario import NAME_PATTERN, Scenario, load_scenario, read_document
 from chaos.schema import violations
+from chaos.traces import read_traces
 from chaos.triggers import MOST_SECONDS
 
 MOST_TRIALS: Final = 10_000
@@ -131,6 +132,7 @@ def _trials(entry: Mapping[str, Any], directory: Path, where: str) -> Iterator[P
     else:
         part = f"{where}.scenario"
         try:
+            read_traces(entry["scenario"], directory)
             scenario = Scenario.from_json(entry["scenario"])
         except InvalidScenario as error:
             raise InvalidScenario(error.reason, field=f"{part}.{error.field}".rstrip(".")) from error

@@ -114,6 +114,18 @@ def test_a_mistake_in_a_scenario_file_is_pointed_at_there(tmp_path: Path) -> Non
         load_suite(tmp_path / "suite.yaml")
 
 
+def test_a_scenario_in_the_suite_itself_may_name_a_trace_file(tmp_path: Path) -> None:
+    """The file lies where the suite does, and what is wrong with it is said with the line of the suite."""
+    faults = "[{kind: process_kill, target: {rank: 2}, trigger: {trace_file: times.txt}}]"
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SUITE.replace("      steps: 5", f"      steps: 5\n      faults: {faults}"))
+    (tmp_path / "one.yaml").write_text(SCENARIO)
+    with pytest.raises(InvalidScenario, match=r"suite.yaml:12: .*trigger.trace_file: cannot read .*times.txt"):
+        load_suite(suite)
+    (tmp_path / "times.txt").write_text("1.5\n9\n")
+    assert [fault.id for fault in load_suite(suite).trials[-1].scenario.planned] == ["fault-1-1", "fault-1-2"]
+
+
 def test_too_many_trials_are_refused(tmp_path: Path) -> None:
     many = SUITE.replace("[1, 2]", str(list(range(11)))).replace("repeat: 2", "repeat: 1000")
     with pytest.raises(InvalidScenario, match="stands for 11001 trials; at most 10000"):
