@@ -24,6 +24,7 @@ from chaos.targets import (
     Spare,
     Store,
     Target,
+    check_rank,
     check_target,
     target_from_json,
 )
@@ -91,6 +92,8 @@ class PlannedFault:
         if nodes < least:
             shape = self.params["shape"]
             raise InvalidFault(f"{shape} needs {least} nodes or more, there are {nodes}", field="params.shape")
+        if (owner := self.params.get("of_rank")) is not None:
+            check_rank(int(str(owner)), world_size, "params.of_rank")
 
     def check_phases(self, workload: str, phases: Sequence[str]) -> None:
         """Raises InvalidFault where the trigger waits for a phase that this workload never enters."""

@@ -100,13 +100,18 @@ def target_from_json(data: object) -> Target:
 
 def check_target(target: Target, *, nodes: int, world_size: int, spares: int) -> None:
     """Raises InvalidFault where a cluster of this shape has no such target (`nodes`: those of spares too)."""
-    if isinstance(target, Rank) and target.rank >= world_size:
-        highest = world_size - 1
-        raise InvalidFault(f"rank {target.rank} does not exist: ranks are 0..{highest}", field="target.rank")
+    if isinstance(target, Rank):
+        check_rank(target.rank, world_size, "target.rank")
     if isinstance(target, Spare) and spares == 0:
         raise InvalidFault("the cluster has no spare: set cluster.spares, or choose a rank", field="target.spare")
     if isinstance(target, Node) and target.index >= nodes:
         raise InvalidFault(f"node {target.node} does not exist: nodes are n0..n{nodes - 1}", field="target.node")
+
+
+def check_rank(rank: int, world_size: int, where: str) -> None:
+    """Raises InvalidFault where there is no such rank."""
+    if rank >= world_size:
+        raise InvalidFault(f"rank {rank} does not exist: ranks are 0..{world_size - 1}", field=where)
 
 
 def target_schemas() -> list[dict[str, object]]:

@@ -151,6 +151,10 @@ def test_a_target_must_exist_in_the_cluster() -> None:
     Cluster(nodes=3, spares=0).check(fault)
     with pytest.raises(InvalidFault, match=r"rank 2 does not exist: ranks are 0\.\.1"):
         Cluster(nodes=2, spares=0).check(fault)
+    flip = PlannedFault.from_json({**KILL, "kind": "snapshot_bitflip", "params": {"of_rank": 3}})
+    with pytest.raises(InvalidFault, match=r"rank 3 does not exist: ranks are 0\.\.2") as caught:
+        Cluster(nodes=3, spares=0).check(flip)
+    assert caught.value.field == "params.of_rank"
     with pytest.raises(InvalidFault, match="no spare"):
         Cluster(nodes=2, spares=0).check(PlannedFault.from_json({**KILL, "target": {"spare": True}}))
     node = PlannedFault.from_json({**KILL, "target": {"node": "n3"}})
