@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +14,8 @@ from chaos.scenario import CHECKS
 Json = Mapping[str, Any]
 
 PHASES: Final = ("detect", "quiesce", "replace", "reconstruct", "restore", "recompute")
+MOST_BESIDE: Final = 2
+"""Of more columns the 80 characters of a log have no room for: the names of the rows went first."""
 STYLES: Final = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 
 
@@ -21,8 +24,13 @@ def document(verdict: str, url: str | None, recoveries: Sequence[Json]) -> dict[
     return {"verdict": verdict, "url": url, "recoveries": [dict(recovery) for recovery in recoveries], "overhead": None}
 
 
-def recovery_table(recoveries: Sequence[Json]) -> Table:
+def recovery_table(recoveries: Sequence[Json]) -> Group:
     """One column per recovery: the phases below each other add up to the recovery time."""
+    starts = range(0, len(recoveries), MOST_BESIDE)
+    return Group(*(_table(recoveries[start : start + MOST_BESIDE]) for start in starts))
+
+
+def _table(recoveries: Sequence[Json]) -> Table:
     table = Table(title="Recoveries (milliseconds)", title_justify="left", title_style="bold")
     table.add_column("")
     for recovery in recoveries:
