@@ -17,8 +17,9 @@ from chaos.reading import Event
 from chaos.record import Part, Result, TrialDirectory
 from chaos.runtimes import Runtime, runtime_for, with_extra
 from chaos.scenario import Scenario, load_scenario
-from chaos.trial import EXIT_USAGE, INTERRUPTED, exit_code, interruptible, interruption, summary
+from chaos.trial import EXIT_CODES, EXIT_USAGE, INTERRUPTED, exit_code, interruptible, interruption, summary
 from chaos.trial import run_trial as run_in_directory
+from chaos.verdict import Verdict
 from service.report import document, recovery_table
 from service.settings import data_directory
 
@@ -30,11 +31,15 @@ def run_trial(path: Path, directory: Path | None, *, as_json: bool) -> int:
         runtimes = with_extra(os.environ.get("PHOENIX_RUNTIMES", ""))
         _check(scenario, runtimes, path)  # what cannot be run leaves no directory behind
         trial = TrialDirectory.create(directory or _new_directory(scenario), scenario)
-        with interruptible() as stop, Watch(scenario, visible=not as_json and sys.stdout.isatty()) as watch:
-            result = run_in_directory(trial, runtimes=runtimes, observer=watch.observe, stop=stop)
     except ChaosError as error:
         print(f"phoenix: {error}", file=sys.stderr)
         return EXIT_USAGE
+    try:
+        with interruptible() as stop, Watch(scenario, visible=not as_json and sys.stdout.isatty()) as watch:
+            result = run_in_directory(trial, runtimes=runtimes, observer=watch.observe, stop=stop)
+    except ChaosError as error:  # it ran, and nobody can know what came of it: a disk that became full
+        print(f"phoenix: {error}", file=sys.stderr)
+        return EXIT_CODES[Verdict.UNKNOWN]
     _report(result, trial, as_json=as_json)
     if result.error == INTERRUPTED:
         print(f"phoenix: {interruption(trial.path)}", file=sys.stderr)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from chaos.errors import TrialError
 from chaos.record import TrialDirectory
 from chaos.scenario import parse_scenario
+from service import foreground
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
@@ -75,6 +77,19 @@ def test_a_standard_output_that_is_closed_is_no_traceback(run_dir: Path, tmp_pat
         ["sh", "-c", 'exec "$@" >&- 2>"$0"', str(tmp_path / "errors"), *words], timeout=60, check=False
     )
     assert (closed.returncode, (tmp_path / "errors").read_text()) == (0, "")
+
+
+def test_a_result_that_cannot_be_written_is_unknown_and_no_wrong_usage(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise TrialError("cannot write result.json: No space left on device")
+
+    monkeypatch.setattr(foreground, "run_in_directory", full)
+    (run_dir / "s.yaml").write_text(TEXT.format(steps=5))
+    assert foreground.run_trial(run_dir / "s.yaml", run_dir / "trial", as_json=False) == 3
+    assert "No space left on device" in capsys.readouterr().err
+    assert foreground.run_trial(run_dir / "s.yaml", run_dir / "trial", as_json=False) == 2, "a trial is there already"
 
 
 def test_an_output_that_cannot_be_written_is_no_failed_trial() -> None:
