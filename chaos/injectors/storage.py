@@ -219,9 +219,10 @@ def _newest(root: Path) -> Path:
 
 
 def _files_of(checkpoint: Path, rank: int | None) -> list[Path]:
-    """The files that carry the rank's number in their names; all of them where none does."""
+    """The files whose first number is the rank's (`rank-1.w3/__0_0.distcp`, `__1_0.distcp`); all where none is."""
     files = _files(checkpoint)
-    own = [path for path in files if re.search(rf"(?<!\d){rank}(?!\d)", str(path.relative_to(checkpoint)))]
+    first = {path: re.search(r"\d+", str(path.relative_to(checkpoint))) for path in files}
+    own = [path for path, number in first.items() if number is not None and int(number[0]) == rank]
     return own or files
 
 
@@ -245,7 +246,7 @@ def _largest(files: list[Path]) -> tuple[Path, int]:
 def _truncate(checkpoint: Path, rank: int | None, _draw: random.Random) -> Json:
     path, size = _largest(_files_of(checkpoint, rank))
     os.truncate(path, size // 2)
-    return {"file": path.name, "bytes": size, "bytes_left": path.stat().st_size}
+    return {"file": str(path.relative_to(checkpoint)), "bytes": size, "bytes_left": path.stat().st_size}
 
 
 def _corrupt(checkpoint: Path, rank: int | None, draw: random.Random) -> Json:
@@ -258,11 +259,11 @@ def _corrupt(checkpoint: Path, rank: int | None, draw: random.Random) -> Json:
         file.write(bytes([before ^ (1 << bit)]))
         file.seek(place)
         after = file.read(1)[0]
-    return {"file": path.name, "byte": place, "bit": bit, "before": before, "after": after}
+    return {"file": str(path.relative_to(checkpoint)), "byte": place, "bit": bit, "before": before, "after": after}
 
 
 def _make_partial(checkpoint: Path, _rank: int | None, _draw: random.Random) -> Json:
     """Whoever writes the last file makes the checkpoint whole, for all ranks."""
     path = max(_files(checkpoint), key=lambda path: (_written(path), path))
     path.unlink()
-    return {"file": path.name, "removed": not path.exists()}
+    return {"file": str(path.relative_to(checkpoint)), "removed": not path.exists()}

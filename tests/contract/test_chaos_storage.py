@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,24 @@ def test_only_the_file_that_was_meant_changes(tmp_path: Path, kind: str, file: s
     if kind == "checkpoint_corrupt":
         flipped = [a ^ b for a, b in zip(before["step-8/rank-1/data"], after["step-8/rank-1/data"], strict=True)]
         assert sum(byte.bit_count() for byte in flipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "names", "own"),
+    [
+        (0, ("__0_0.distcp", "__1_0.distcp", ".metadata"), "__0_0.distcp"),  # torch.distributed.checkpoint's names
+        (1, ("__0_0.distcp", "__1_0.distcp", ".metadata"), "__1_0.distcp"),
+        (0, ("rank-0.w0/__0_0.distcp", "rank-1.w3/__0_0.distcp"), "rank-0.w0/__0_0.distcp"),
+        (3, ("rank-3.w2/__0_0.distcp", "rank-1.w3/__0_0.distcp"), "rank-3.w2/__0_0.distcp"),  # written by worker 3
+    ],
+)
+def test_the_file_of_another_rank_is_not_hit_for_a_number_in_its_name(
+    tmp_path: Path, rank: int, names: Sequence[str], own: str
+) -> None:
+    for size, name in enumerate(names, 10):  # that of the other rank is larger
+        (tmp_path / "step-3" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "step-3" / name).write_bytes(bytes(size))
+    assert hit("checkpoint_truncate", tmp_path, rank=rank).injection.proof["file"] == own
 
 
 def test_a_moved_checkpoint_comes_back_once(tmp_path: Path) -> None:
