@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from contextlib import suppress
 from typing import Final
 
 _said: set[str] = set()
+
+for_the_job: Final[deque[str]] = deque()
+"""What was said and the job's terminal has not been told yet: the heartbeat takes it along. A queue, as a training
+thread may be interrupted anywhere and must not be in the middle of a message then."""
 
 LATE_COLLECTIVE: Final = (
     "this script calls a collective after optimizer.step() inside the step. A failure while all ranks wait there "
@@ -51,6 +56,7 @@ TWINS_DIFFER: Final = (
 def say_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
+        for_the_job.append(text)
         tell(f"phoenix: {text}")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from phoenix_core.advice import tell
+from phoenix_core.advice import for_the_job, tell
 from phoenix_core.sockets import keep_out
 from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import decode, encode
@@ -52,6 +52,7 @@ class Control:
         process.
         """
         self._leaving.set()
+        self._pass_on()
         self.send("leaving")
         if self._beating is not None:
             self._beating.join(STOP_LIMIT_S)
@@ -70,5 +71,12 @@ class Control:
 
     def _beat(self, progress: Callable[[], dict[str, object]]) -> None:
         while not self._leaving.is_set():
+            self._pass_on()
             self.send("progress", **progress())
             self._leaving.wait(self._heartbeat_s)
+
+    def _pass_on(self) -> None:
+        """Either of two threads may come here: each thing is taken by one of them."""
+        with suppress(IndexError):
+            while True:
+                self.send("advised", about=(text := for_the_job.popleft()), text=text)

@@ -108,8 +108,11 @@ def input_of(message: dict[str, Any]) -> Input | None:
 
 
 class Coordinator:
-    def __init__(self, job: Job, *, token: str, events: EventWriter, book: Book | None = None) -> None:
-        """`book` holds the ledger of the coordinator before, if there was one, and is given this one's."""
+    def __init__(
+        self, job: Job, *, token: str, events: EventWriter, book: Book | None = None, logs_apart: bool = False
+    ) -> None:
+        """`book` holds the ledger of the coordinator before, if there was one, and is given this one's.
+        `logs_apart`: what workers print goes to files."""
         self._book = book
         self._found = book.read() if book is not None else Ledger()
         self.membership = Succession(job, self._found)
@@ -125,6 +128,7 @@ class Coordinator:
         self._started = False
         self._announced: World | None = None
         self._narrator = Narrator()
+        self._logs_apart, self._passed_on = logs_apart, set[str]()
         self._outcome: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     async def run(self, control: socket.socket) -> End:
@@ -197,11 +201,19 @@ class Coordinator:
             elif message["op"] == "beats":
                 for worker, progress in message["beats"].items():
                     self._tell(Progressed(worker=worker, progress=Progress.from_json(progress)))
+            elif message["op"] == "advised":
+                self._pass_on(message)
             elif (told := input_of(message)) is not None:
                 self._tell(told)
         writer.close()
         if node:
             self._lose(node, "the agent's connection closed")
+
+    def _pass_on(self, message: dict[str, Any]) -> None:
+        """What a rank said in its log, and others `about` the same; without logs it came to this terminal already."""
+        if self._logs_apart and message["about"] not in self._passed_on:
+            self._passed_on.add(message["about"])
+            tell(f"phoenix: {message['worker']}: {message['text']}")
 
     def _lose(self, node: str, detail: str) -> None:
         """The node is no longer spoken to: should its agent still live, it ends its workers when it sees that."""
@@ -331,7 +343,8 @@ async def serve(config: dict[str, Any]) -> int:
     run_dir = config["run_dir"]
     events = EventWriter(Path(run_dir) / COORDINATOR_EVENTS if run_dir else None, forgiving=True)
     events.emit("coordinator_started", pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
-    coordinator = Coordinator(job, token=config["token"], events=events, book=Book(config["ledger_fds"]))
+    book = Book(config["ledger_fds"])
+    coordinator = Coordinator(job, token=config["token"], events=events, book=book, logs_apart=bool(run_dir))
     end = await coordinator.run(socket.socket(fileno=config["control_fd"]))
     # The keeper repeats an interruption until this process has ended; it must end as it says, and say it once.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

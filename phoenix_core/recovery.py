@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from phoenix_core import backends, ddp, fsdp, lastwords, late
-from phoenix_core.advice import LATE_COLLECTIVE, say_once
+from phoenix_core.advice import LATE_COLLECTIVE, say_once, tell
 from phoenix_core.bandwidth import Throttle
 from phoenix_core.between import BetweenSteps
 from phoenix_core.communicator import BACKEND, Hub, install
@@ -65,8 +65,7 @@ class Rank:
         self._buckets = ddp.Buckets(self.protected.ddp_modules)
         self._saver: Saver | None = None
         if settings is not None and settings.checkpoint is not None:
-            disk, worker = settings.checkpoint, settings.worker
-            self._saver = Saver(disk, worker, self.protected, self._buckets, self._part_written)
+            self._saver = Saver(settings.checkpoint, settings.worker, self.protected, self._buckets, self._part_written)
 
     # ---------------------------------------------------------------- joining the job
 
@@ -382,10 +381,11 @@ class Rank:
 
     def _part_written(self, written: Written) -> None:
         """Thread of the saver."""
-        fields = asdict(written)
+        fields, lost = asdict(written), f"no checkpoint of step {written.boundary}"
         self._emit("checkpoint_written", step=fields.pop("boundary"), **fields)
         if written.error:
-            say_once(f"no checkpoint of step {written.boundary} from rank {self.rank}: {written.error}")
+            tell(f"phoenix: {lost} from rank {self.rank}: {written.error}")
+            self._tell("advised", about=lost, text=f"{lost}: {written.error}")
         else:
             self._tell("checkpointed", boundary=written.boundary)
 

@@ -7,6 +7,7 @@ from. Each rank writes its part alone (`no_dist`): nobody waits for anybody, and
 from __future__ import annotations
 
 import pickle
+import shutil
 import threading
 import time
 import warnings
@@ -134,7 +135,7 @@ class Saver:
                 checkpoint.prune(root, self._settings.keep, boundary)
         except (Exception, CheckpointException) as failure:
             # A full disk, a lost mount: training goes on, and this step has no checkpoint.
-            error = _reason(failure)
+            error = f"{_reason(failure)}{_room(root)}"
             with suppress(OSError):
                 checkpoint.discard(root, boundary, rank, directory)
         duration_ns = time.monotonic_ns() - began
@@ -163,6 +164,13 @@ def _reason(error: BaseException) -> str:
     failures = getattr(error, "failures", {})
     inner = next((cause for cause, _ in failures.values()), error)
     return f"{type(inner).__name__}: {inner}"
+
+
+def _room(root: Path) -> str:
+    """Torch speaks of a full disk in its own words."""
+    with suppress(OSError):
+        return f" ({shutil.disk_usage(root).free / 1e6:,.1f} MB are free in {root})"
+    return ""
 
 
 def _expect_one_process() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from phoenix_core.advice import for_the_job, say_once
 from phoenix_core.control import Control
 from phoenix_core.tripwire import Tripwire
 from phoenix_core.wire import decode
@@ -17,6 +18,7 @@ from tests.support import wait_until
 
 @pytest.fixture
 def line() -> Iterator[tuple[Control, socket.socket]]:
+    for_the_job.clear()  # of other tests of this process
     agents, workers = socket.socketpair()
     control = Control(workers.detach(), os.dup(Tripwire.create().fd), heartbeat_s=0.001)
     yield control, agents
@@ -52,3 +54,14 @@ def test_whoever_leaves_is_not_asked_for_its_progress_any_more(line: tuple[Contr
         assert decode(reader.readline()) == {"op": "progress", "boundary": 7}
     leaving.join(10)
     assert left.is_set() and not [t for t in threading.enumerate() if t.name == "phoenix-heartbeat"]
+
+
+def test_what_was_said_goes_up_before_the_next_heartbeat_and_once(line: tuple[Control, socket.socket]) -> None:
+    control, agents = line
+    text = "this script does so"
+    say_once(text)
+    say_once(text)
+    control.start(lambda _: None, lambda: {"boundary": 7})
+    with agents.makefile("rb") as reader:
+        assert decode(reader.readline()) == {"op": "advised", "about": text, "text": text}
+        assert [decode(reader.readline())["op"] for _ in range(3)] == ["progress"] * 3
