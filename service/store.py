@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from chaos.faults import PlannedFault
+from chaos.kinds import fault_kind
 from chaos.roster import Roster, WorkerState
 from chaos.scenario import Scenario
 from service.recoveries import to_event
@@ -278,6 +279,7 @@ def spares_free(members: Roster, known: Sequence[FaultRow]) -> int:
     active = {worker.worker for worker in members.workers.values() if worker.state is WorkerState.ACTIVE}
     claimed = sum(
         not {"spare", "coordinator", "store"} & set(fault.target)
+        and not fault_kind(fault.kind).quiet
         and (
             (fault.state == FaultState.REQUESTED and "now" in fault.trigger)
             or (fault.state == FaultState.INJECTED and fault.worker in active)

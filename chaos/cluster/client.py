@@ -41,6 +41,10 @@ class HandClient:
 
     def apply(self, fault: str, **order: object) -> dict[str, Any]:
         """What the hand saw: {"at", "proof"}. Raises TargetGone where nothing was applied."""
+        try:
+            self._replace_a_dead_one()
+        except TrialError as error:
+            raise TargetGone(str(error)) from error
         answer = self._ask(apply=fault, **order)
         if "refused" in answer:
             raise TargetGone(f"it could not be applied: {answer['reason']}")
@@ -58,17 +62,21 @@ class HandClient:
         gone_with_it = self._was_killed_with(fault)
         _, order = self._held.pop(fault, (0, {}))
         try:
-            if not self._read():
-                self._end()
-                self._start()
-                gone_with_it = True
-            if gone_with_it:
+            if self._replace_a_dead_one() or gone_with_it:
                 # Its rules have gone with it, says the kernel's documentation; another hand looks whether that is so.
                 return self._ask(verify=fault, **order)
             answer = self._over.pop(fault, None) or self._ask(revert=fault)
             return self._over.pop(fault, None) or answer  # it may have ended by itself while we asked
         except (TargetGone, TrialError) as error:
             return {"healed": False, "proof": {"unknown": str(error)}}
+
+    def _replace_a_dead_one(self) -> bool:
+        """Whether the hand had ended, and there is another one now. Raises TrialError."""
+        if self._read():
+            return False
+        self._end()
+        self._start()
+        return True
 
     def _was_killed_with(self, fault: str) -> bool:
         """Whether another hand held it than there is now; one that said of its end before has no more to say."""

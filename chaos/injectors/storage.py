@@ -107,7 +107,9 @@ class FullDisk:
                 raise TargetGone(none)
             at = time.monotonic_ns()
             proof = {"taken_bytes": _fill(held), "free_bytes": _free(held)}
-        return _Stored(self.kind, fault, worker, at, proof, Undo(held, lambda: _empty(held)))
+        return _Stored(
+            self.kind, fault, worker, at, proof, Undo(held, lambda: _empty(held), lambda: {"free_bytes": _free(held)})
+        )
 
 
 def _fill(root: int) -> int:
@@ -147,10 +149,11 @@ def _free(root: int) -> int:
 @dataclass
 class Undo:
     """`act` takes it back below the directory that is `held` open, and answers whether there was something to take
-    back, and that it was."""
+    back, and that it was; `seen` says what shows that."""
 
     held: int
     act: Callable[[], bool]
+    seen: Callable[[], Json] = dict
 
 
 class _Stored:
@@ -166,9 +169,12 @@ class _Stored:
         self._undo = undo
 
     def revert(self) -> Reverted:
-        alive = self._undo is not None and self._undo.act()
+        if self._undo is None:
+            return Reverted(alive=False)
+        alive = self._undo.act()
+        seen = self._undo.seen() if alive else {}
         self.close()
-        return Reverted(alive=alive)
+        return Reverted(alive=alive, proof=seen)
 
     def close(self) -> None:
         undo, self._undo = self._undo, None

@@ -118,7 +118,7 @@ def _refuse_past(run: Run, fault: PlannedFault) -> None:
 
 def _refuse_without_spare(session: Session, run: Run, trial: Trial, fault: PlannedFault, members: Roster) -> None:
     """Without a spare the job could not go on. What a later trigger will find cannot be known now."""
-    if isinstance(fault.target, Coordinator | Store):
+    if isinstance(fault.target, Coordinator | Store) or fault_kind(fault.kind).quiet:
         return
     if not isinstance(fault.target, Spare) and run.spares == 0:
         detail = f"run {run.id} has no spare, so it could not recover; start one with cluster.spares of 1 or more"

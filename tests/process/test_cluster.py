@@ -17,7 +17,7 @@ from chaos.cluster.client import HandClient
 from chaos.cluster.layout import Plane
 from chaos.cluster.shapes import Block, blocks
 from chaos.errors import TargetGone
-from chaos.procfs import all_processes
+from chaos.procfs import all_processes, start_ticks
 from tests.process.isolated import Cluster, Witness, cluster, skip_where_refused
 from tests.support import wait_until
 
@@ -109,6 +109,10 @@ def test_kill_9_of_the_hand_heals_and_a_new_one_says_so(nodes: Cluster) -> None:
         seen = hand.revert("f")
         assert seen["healed"] and seen["proof"]["passed"] == 10
         assert hand.part("g", isolated(nodes, "n1"), ttl_s=60)["proof"]["cut"] == 10  # and the next fault has a hand
+        assert hand.revert("g")["healed"]
+        os.kill(killed := hand_of(os.getpid()), signal.SIGKILL)
+        wait_until(lambda: start_ticks(killed) is None, "its end")
+        assert hand.part("h", isolated(nodes, "n1"), ttl_s=60)["proof"]["cut"] == 10  # also where it held nothing
 
 
 OWNER = """
