@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -67,22 +67,23 @@ def _device_of_state(optimizer: torch.optim.Optimizer, place: str, like_paramete
 
 
 def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What is not a tensor of a parameter's state."""
+    """What is not a tensor of a parameter's state: also what is kept of all parameters, under names of its own."""
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     entries = {
         place: {k: v for k, v in optimizer.state.get(parameter, {}).items() if not isinstance(v, torch.Tensor)}
         for place, parameter in numbered(optimizer)
     }
-    return {"groups": groups, "entries": {place: entry for place, entry in entries.items() if entry}}
+    shared = {name: value for name, value in optimizer.state.items() if not isinstance(name, torch.Tensor)}
+    return {"groups": groups, "entries": {place: entry for place, entry in entries.items() if entry}, "shared": shared}
 
 
 def load_plain_state(optimizer: torch.optim.Optimizer, plain: Mapping[str, Any]) -> None:
     for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
-        for name, value in saved.items():
-            if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                group[name].copy_(value)  # a learning rate that the script or a graph has a hold of
-            else:
-                group[name] = value
+        _update(group, saved)
+    shared = plain.get("shared", {})
+    for name in [n for n in optimizer.state if not isinstance(n, torch.Tensor) and n not in shared]:
+        del optimizer.state[name]
+    _update(optimizer.state, shared)
     for place, parameter in numbered(optimizer):
         saved, state = plain["entries"].get(place, {}), optimizer.state.get(parameter, {})
         for key in [k for k, value in state.items() if not isinstance(value, torch.Tensor) and k not in saved]:
@@ -91,3 +92,16 @@ def load_plain_state(optimizer: torch.optim.Optimizer, plain: Mapping[str, Any])
             optimizer.state[parameter].update(saved)
         elif parameter in optimizer.state and not state:
             del optimizer.state[parameter]  # an optimizer takes an empty state for one that it has begun
+
+
+def _update(into: MutableMapping[Any, Any], saved: Mapping[Any, Any]) -> None:
+    for name, value in saved.items():
+        there = into.get(name)
+        if isinstance(value, torch.Tensor) and isinstance(there, torch.Tensor) and there.shape == value.shape:
+            there.copy_(value)  # a learning rate that the script or a graph has a hold of
+        elif isinstance(value, dict) and isinstance(there, dict):
+            for gone in there.keys() - value.keys():
+                del there[gone]
+            _update(there, value)
+        else:
+            into[name] = value

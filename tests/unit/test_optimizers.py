@@ -52,6 +52,24 @@ class Counting(torch.optim.Optimizer):
                 state["mean"].add_(1)
 
 
+class Damping(torch.optim.Optimizer):
+    """Keeps an average over all parameters under a name of its own, as `state_dict()` allows."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self.kept: dict[str, Any] = {"mean": torch.zeros(1), "count": 0}
+        self.shared: dict[str, Any] = vars(self)["state"]
+        self.shared["all"] = self.kept
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.kept["mean"] += 1
+                self.kept["count"] += 1
+                parameter.sub_(self.kept["mean"])
+
+
 def around(model: torch.nn.Module) -> Around:
     return Around(torch.optim.AdamW(model.parameters(), lr=0.1))
 
@@ -108,3 +126,18 @@ def test_a_state_that_began_in_a_broken_step_is_gone_whole() -> None:
     assert all(
         optimizer.state[p]["step"] == 1 and bool((optimizer.state[p]["mean"] == 1).all()) for p in model.parameters()
     )
+
+
+def test_what_is_kept_of_all_parameters_is_part_of_the_state() -> None:
+    given, taken = (Damping(torch.nn.Linear(2, 2).parameters()) for _ in range(2))
+    protected = [Protected(), Protected()]
+    for each, optimizer in zip(protected, (given, taken), strict=True):
+        each.add({"optimizer": optimizer})
+    given.step()
+    start = protected[0].capture_start()
+    given.step()
+    given.shared["later"] = 1
+    for each, optimizer in zip(protected, (given, taken), strict=True):
+        each.load_start(start)
+        assert list(optimizer.shared) == ["all"] and optimizer.shared["all"] is optimizer.kept
+        assert optimizer.kept == {"mean": torch.full((1,), 2.0), "count": 2}
