@@ -37,10 +37,12 @@ from phoenix_core.wire import COORDINATOR_EVENTS, die_with_parent
 WORKER_BYTES = 64 << 20
 """What a worker that only imported torch shares with no other process, rounded down."""
 IGNORED = (
-    "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr", "master-port", "local-addr",
-    "monitor-interval", "start-method", "role", "redirects", "tee", "local-ranks-filter",
+    "rdzv-backend", "rdzv-id", "rdzv-conf", "master-port", "local-addr", "monitor-interval", "start-method", "role",
+    "redirects", "tee", "local-ranks-filter",
 )  # fmt: skip
 """Flags of torchrun that say how machines find each other or where output goes; one machine needs none."""
+MEETING_POINTS = ("rdzv-endpoint", "master-addr")
+"""Those that name a machine: not used either, which has to be said where it is another one."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
     add("--standalone", action="store_true", help="accepted as in torchrun; one machine is the only mode today")
     add("-m", "--module", action="store_true", help="the script is a module name, as in python -m")
     add("--no-python", "--no_python", action="store_true", help="the script is a program of its own")
-    for name in IGNORED:
-        add(f"--{name}", f"--{name.replace('-', '_')}", dest="ignored", action="append", help=argparse.SUPPRESS)
+    for name in (*IGNORED, *MEETING_POINTS, "node-rank"):
+        add(f"--{name}", f"--{name.replace('-', '_')}", default="", help=argparse.SUPPRESS)
     add("script", help="the training script")
     add("arguments", nargs=argparse.REMAINDER, help="its arguments")
     return result
@@ -153,6 +155,18 @@ def _writable(path: Path, flag: str, fail: argparse.ArgumentParser) -> Path:
 def _make_run_dir(path: Path, fail: argparse.ArgumentParser) -> None:
     if (_writable(path, "--run-dir", fail) / COORDINATOR_EVENTS).exists():
         fail.error(f"--run-dir {path}: it holds the events of an earlier job; give another directory")
+
+
+def _check_machine(options: argparse.Namespace, nodes: int, fail: argparse.ArgumentParser) -> None:
+    """Who starts this on each of several machines, as torchrun, would get a whole job on each of them."""
+    once = f"--nnodes {nodes} are processes of this machine, one job each time it is started"
+    if options.node_rank not in ("", "0"):
+        fail.error(f"--node-rank {options.node_rank}: {once}; start it once, without this flag")
+    here = ("", "localhost", "127.0.0.1", "[::1]", "0.0.0.0", socket.gethostname())
+    for flag in MEETING_POINTS if nodes > 1 else ():
+        named = getattr(options, flag.replace("-", "_"))
+        if named.removesuffix(":" + named.rpartition(":")[2]) not in here:
+            tell(f"phoenix run: --{flag} {named} is not used: {once}")
 
 
 def _hosts(options: argparse.Namespace, nodes: int, fail: argparse.ArgumentParser) -> Hosts:
@@ -342,6 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     nodes = _count(options.nnodes, "--nnodes", command_line)
     per_node = _count(options.nproc_per_node, "--nproc-per-node", command_line)
     _check_memory(nodes * per_node + options.spares, command_line)
+    _check_machine(options, nodes, command_line)
     command = _command(options, command_line)
     if options.no_python and shutil.which(options.script) is None:
         command_line.error(f"there is no program {options.script}")

@@ -24,6 +24,7 @@ from phoenix_core.settings import WorkerSettings
         (["--nnodes", "1:4", "x.py"], "the world does not change its size here"),
         (["--nnodes", "1000000", "x.py"], "ask for fewer nodes, ranks or spares"),
         (["--nproc-per-node", "gpu", "x.py"], "ranks train on the CPU in this version"),
+        (["--nnodes", "2", "--node_rank", "1", "x.py"], "start it once, without this flag"),
         (["no-such.py"], "there is no file no-such.py"),
         (["--no-python", "no-such-program"], "there is no program no-such-program"),
         (["--hang-timeout", "-3", __file__], "--hang-timeout -3 must be above 2"),
@@ -49,6 +50,24 @@ def test_a_mistake_is_named_and_nothing_is_started(
         main([str(tmp_path / "dir") if argument == "DIR" else argument for argument in arguments])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "nodes", "told"),
+    [
+        ("--rdzv-endpoint=n0.cluster:29500", "2", True),
+        ("--master_addr=n0.cluster", "2", True),
+        ("--rdzv-endpoint=n0.cluster:29500", "1", False),
+        ("--rdzv_endpoint=localhost:0", "2", False),
+        ("--master-addr=127.0.0.1", "2", False),
+    ],
+)
+def test_that_another_machine_takes_no_part_is_said(
+    flag: str, nodes: str, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--nnodes", nodes, "--node-rank", "0", flag, "no-such.py"])
+    assert ("is not used: --nnodes 2 are processes of this machine" in capsys.readouterr().err) == told
 
 
 def test_a_scripts_option_is_not_taken_for_the_beginning_of_one_of_ours() -> None:
