@@ -167,12 +167,12 @@ class PhoenixGroup(dist.ProcessGroup):
         return self._run("barrier", opts)
 
     def _stream_of(self, name: str, args: tuple[Any, ...]) -> str:
-        """`send` and `recv` take (tensors, rank in the group, tag): they concern no other member."""
-        if name == "send":
-            return stream_of_message(self._ranks[self._group_rank], self._ranks[args[1]])
-        if name == "recv":
-            return stream_of_message(self._ranks[args[1]], self._ranks[self._group_rank])
-        return self._stream
+        """`send` and `recv` take (tensors, rank in the group, tag). A message from anybody is waited for alone."""
+        if name not in MESSAGES:
+            return self._stream
+        this = self._ranks[self._group_rank]
+        other = this if name == "recv_anysource" else self._ranks[args[1]]
+        return stream_of_message(this, other) if name == "send" else stream_of_message(other, this)
 
     @property
     def _device_types(self) -> list[torch.device]:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from phoenix_core import backends
 from phoenix_core.backends import Inner, NcclPart, is_broken_collective
-from phoenix_core.communicator import Hub
+from phoenix_core.communicator import Hub, PhoenixGroup
 from phoenix_core.errors import GenerationSuperseded
 from phoenix_core.formation import Connection, Formation
+from phoenix_core.watermark import stream_of_group
 from phoenix_core.work import COLLECTIVE_TIMEOUT, DeviceWork
 
 WAIT_S = 20.0
@@ -281,3 +283,13 @@ def test_a_broken_collective_is_told_from_a_wrong_call(
     make: Callable[[str], BaseException], text: str, broken: bool
 ) -> None:
     assert is_broken_collective(make(text)) is broken
+
+
+def test_a_message_from_anybody_does_not_put_a_rank_ahead_of_its_group() -> None:
+    hub = Hub(lambda _: HashStore(), "127.0.0.1")
+    hub.localise()
+    group = PhoenixGroup(hub, HashStore(), 0, (3, 4, 5), "world")
+    group.recv_anysource([torch.zeros(1)], 0)
+    group.allreduce([torch.zeros(1)])
+    counts = hub.watermark.counts()
+    assert (counts[stream_of_group("world")][0], counts["3>3"][0]) == (1, 1)
