@@ -26,6 +26,10 @@ LATE_CHANGE: Final = (
     "optimizer.step(), which no rank did in the first step. If a rank dies in the few milliseconds after, its "
     "replacement may have what was before. Do it in every step, or before the backward pass."
 )
+GROUP_IN_LOOP: Final = (
+    "a process group was made in the loop over steps(): a replacement could not know of it, and the others would wait "
+    "for it there. Make all groups before the loop, on all ranks."
+)
 EARLY_BATCH: Final = (
     "this script has taken a batch before the loop over steps(). What is still in its hands then, a replacement does "
     "not have. Take each batch inside the step that uses it."

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from phoenix_core import device_errors
-from phoenix_core.advice import EARLY_BATCH, say_once, tell
+from phoenix_core.advice import EARLY_BATCH, GROUP_IN_LOOP, say_once, tell
 from phoenix_core.backends import is_broken_collective
 from phoenix_core.data import Batches
 from phoenix_core.errors import GenerationSuperseded, JobStopped, PeerLost, PhoenixError, UsageError
@@ -162,12 +162,14 @@ class Session:
             )
         state.attach(self._before_optimizer)
         state.begin(ANNOUNCEMENT_LIMIT_S)
-        step = Step(self)
+        step, groups = Step(self), len(state.hub.groups())
         while True:
             while state.boundary < total and state.boundary != state.gate.left:
                 if self.must_recover():
                     self.recover()
                     continue
+                if self.world_size > 1 and len(state.hub.groups()) > groups:
+                    raise UsageError(GROUP_IN_LOOP)
                 before = (state.boundary, state.generation)
                 state.arrive()
                 yield step

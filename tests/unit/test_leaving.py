@@ -52,3 +52,19 @@ def test_a_checkpoint_beyond_the_last_step_is_refused_before_training_begins(
 )
 def test_what_a_script_raised_is_passed_on(error: Exception, said: str) -> None:
     assert last_words(error) == ("script_failed", {"error": said})
+
+
+def test_a_process_group_that_a_replacement_would_not_make_is_refused(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, groups = session.rank_state, [object()]
+    for name in ("attach", "begin", "arrive"):
+        monkeypatch.setattr(state, name, lambda *_: None)
+    monkeypatch.setattr(state, "size", 2)
+    monkeypatch.setattr(state.hub, "groups", lambda: groups)
+    loop = session.steps(5)
+    next(loop)
+    groups.append(object())
+    state.boundary = 1
+    with pytest.raises(UsageError, match="a process group was made in the loop"):
+        next(loop)
