@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -182,10 +183,25 @@ def _hosts(options: argparse.Namespace, nodes: int, fail: argparse.ArgumentParse
     return hosts
 
 
+def _claim(root: Path, fail: argparse.ArgumentParser) -> int:
+    """A descriptor that keeps other jobs from `root`: parts of two jobs would make a checkpoint that looks whole."""
+    claim = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fail.error(f"--checkpoint-dir {root}: another job writes there now; end that one, or give another directory")
+    except OSError:
+        pass  # a file system without locks
+    return claim
+
+
 def _checkpoints(
-    options: argparse.Namespace, world_size: int, fail: argparse.ArgumentParser
+    options: argparse.Namespace, world_size: int, fail: argparse.ArgumentParser, stack: contextlib.ExitStack
 ) -> tuple[CheckpointSettings | None, int]:
-    """Where checkpoints go, and the boundary to begin from: that of the latest that is complete and intact."""
+    """Where checkpoints go, and the boundary to begin from: that of the latest that is complete and intact.
+
+    The directory is this job's until `stack` is left.
+    """
     given = (options.checkpoint_every, options.checkpoint_keep)
     if options.checkpoint_dir is None:
         if given != (None, None):
@@ -195,6 +211,7 @@ def _checkpoints(
     if every < 2 or keep < 1:
         fail.error("--checkpoint-every needs at least 2 steps, --checkpoint-keep at least 1 checkpoint")
     root = _writable(options.checkpoint_dir, "--checkpoint-dir", fail).resolve()
+    stack.callback(os.close, _claim(root, fail))
     found = newest(root)
     for reason in found.refused:
         tell(f"phoenix run: a checkpoint is not used: {reason}")
@@ -369,7 +386,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     hosts = _hosts(options, nodes, command_line)
     detection = Detection(hang_floor_s=options.hang_timeout, between_steps_s=options.pause_timeout)
-    checkpoint, begins_at = _checkpoints(options, nodes * per_node, command_line)
-    return Launcher(
-        options, command, nodes, per_node, hosts=hosts, detection=detection, checkpoint=checkpoint, begins_at=begins_at
-    ).run()
+    with contextlib.ExitStack() as stack:
+        checkpoint, begins_at = _checkpoints(options, nodes * per_node, command_line, stack)
+        return Launcher(
+            options,
+            command,
+            nodes,
+            per_node,
+            hosts=hosts,
+            detection=detection,
+            checkpoint=checkpoint,
+            begins_at=begins_at,
+        ).run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,19 @@ def test_a_mistake_is_named_and_nothing_is_started(
         main([str(tmp_path / "dir") if argument == "DIR" else argument for argument in arguments])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_directory_of_a_job_that_runs_is_not_used_by_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(running, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["--checkpoint-dir", str(tmp_path), __file__])
+    finally:
+        os.close(running)
+    assert ended.value.code == 2 and "another job writes there now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
