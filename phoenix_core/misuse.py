@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from phoenix_core import fsdp
 from phoenix_core.advice import COPIES, EARLY_CHANGE, SWAPPED, say_once
 from phoenix_core.between import changed_since, versions
+from phoenix_core.communicator import BACKEND
 from phoenix_core.errors import UsageError
 from phoenix_core.packing import flat_bytes
 from phoenix_core.snapshot import Protected
 
+_c10d: Any = dist.distributed_c10d
+"""What torch's own type stubs leave out."""
 SAMPLE_BYTES: Final = 16
 LOOKS: Final = 5
 """In how many first steps the samples are looked at before the optimizer too: on a device that waits for it."""
@@ -71,7 +75,15 @@ class Misuse:
         self._looks = LOOKS
 
     def at_loop(self, world_size: int) -> None:
-        """Name what makes every rank of a DDP job send its whole state, and need not."""
+        """Name what makes every rank of a DDP job send its whole state, and need not.
+
+        Raises UsageError for a process group that is not the runtime's.
+        """
+        if world_size > 1 and (other := _other_backends()):
+            raise UsageError(
+                f'a process group was made with backend="{min(other)}", which does not heal with the others: '
+                "leave backend= out of new_group(); CPU tensors go through gloo, CUDA tensors through NCCL all the same"
+            )
         self._groups, self._names = self._number_of_groups(), self._parameter_names()
         self._ddp_modules = self._protected.ddp_modules()
         self._samples = Samples() if world_size > 1 else None
@@ -164,3 +176,9 @@ class Misuse:
         """The parameters that were changed in place since the step began."""
         parameters = self._protected.listed_parameters()
         return [parameters[i] for i in changed_since(self._versions, parameters)]
+
+
+def _other_backends() -> set[str]:
+    """Of the groups that this process has made beside the world."""
+    groups = [group for group in _c10d._world.pg_map if group is not dist.group.WORLD]
+    return {str(dist.get_backend(group)) for group in groups} - {BACKEND}
