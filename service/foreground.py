@@ -77,6 +77,7 @@ class Watch:
         if part != self._part:
             self._part = part
             self._ranks.clear()
+            self._progress.reset(self._task)  # else the clock stands still from the end of the part before
         for event in events:
             if event.kind == "step_committed" and event.step is not None and event.rank is not None:
                 self._ranks.setdefault(event.step, set()).add(event.rank)
