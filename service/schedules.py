@@ -98,13 +98,13 @@ def fire(
     if before is not None and schedule.overlap == Overlap.SKIP:
         reason = f"run {before.id} of this schedule has not ended"
         return _record(session, schedule, at, FiringOutcome.SKIPPED, None, reason)
-    if before is not None and schedule.overlap == Overlap.CANCEL_PREVIOUS:
-        endings.cancel(session, before, f"schedule {schedule.name} was due again")
     try:
         body = NewRun.model_validate(schedule.document)
         plan = planning.plan(settings, body)
     except (Problem, ChaosError, ValueError) as error:
         return _failed(session, schedule, at, str(error))
+    if before is not None and schedule.overlap == Overlap.CANCEL_PREVIOUS:  # only for one that takes its place
+        endings.cancel(session, before, f"schedule {schedule.name} was due again")
     run = store.add_run(
         session,
         plan,

@@ -196,6 +196,18 @@ async def test_a_new_run_may_take_the_place_of_the_one_before(api: Harness) -> N
     assert [run["state"] for run in (await api.get("/runs"))["items"]] == ["QUEUED", "CANCELLED"]
 
 
+async def test_what_cannot_run_any_more_takes_no_other_place(api: Harness) -> None:
+    schedule = await made(api, overlap="cancel_previous")
+    make_due(api, schedule["id"])
+    api.service.clockwork.tick()
+    with api.service.database.write() as session:
+        session.get_one(Schedule, schedule["id"]).document = {"scenario_name": "gone"}
+    make_due(api, schedule["id"])
+    api.service.clockwork.tick()
+    assert [firing["outcome"] for firing in await firings(api, schedule["id"])] == ["failed", "started"]
+    assert [run["state"] for run in (await api.get("/runs"))["items"]] == ["QUEUED"]
+
+
 async def test_what_is_noticed_too_late_is_missed(api: Harness) -> None:
     schedule = await made(api, misfire_grace_s=60)
     make_due(api, schedule["id"], late_s=100 * 86_400)
