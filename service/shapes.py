@@ -47,7 +47,7 @@ class Cluster(Shape):
 
 
 class Progress(Shape):
-    """Trials of a run: how many have ended, of how many."""
+    """Trials of a run: how many have begun and ended, of how many."""
 
     done: int
     total: int

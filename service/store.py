@@ -131,11 +131,11 @@ def trial_ids(session: Session, run_ids: Sequence[str]) -> dict[str, list[str]]:
 
 
 def trials_done(session: Session, run_ids: Sequence[str]) -> Counter[str]:
-    """How many trials of each run have ended."""
+    """How many trials of each run have begun and ended: one that was cancelled before it began was not done."""
     waiting = (RunState.QUEUED, RunState.RUNNING)
     query = (
         select(Trial.run_id, func.count())
-        .where(Trial.run_id.in_(run_ids), Trial.state.not_in(waiting))
+        .where(Trial.run_id.in_(run_ids), Trial.state.not_in(waiting), Trial.started_at.is_not(None))
         .group_by(Trial.run_id)
     )
     return Counter({str(run): number for run, number in session.execute(query)})

@@ -49,7 +49,7 @@ def revert_injection(
         )
         runs = list(session.scalars(query))
         if not runs and session.scalar(select(FaultRow.id).where(FaultRow.id == fault_id).limit(1)) is None:
-            raise not_found("injection", fault_id)
+            raise not_found("fault", fault_id)
     if len(runs) != 1:
         detail = f"fault {fault_id} belongs to {len(runs)} running runs"
         hint = f": {', '.join(runs)}; use /runs/RUN/faults/{fault_id}/revert" if runs else ""

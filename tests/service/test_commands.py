@@ -69,7 +69,7 @@ def test_each_command_once(service: StandIn, tmp_path: Path) -> None:
     assert "there is no suite 'nix'" in phoenix(service, "submit", "suite:nix", code=2)
     assert "is over" in phoenix(service, "halt", "--release", "current", "--reason", "gone")
     assert "no halt is in force" in phoenix(service, "halt", "--status")
-    assert "no injection 'nix'" in phoenix(service, "revert", "nix", code=2)
+    assert "no fault 'nix'" in phoenix(service, "revert", "nix", code=2)
 
     assert "choose one of" in phoenix(service, "schedule", "create", "n", "--scenario", "demo", code=2)
     nightly = ("schedule", "create", "nightly", "--scenario", "demo", "--cron", "0 2 * * *", "--timezone", "Asia/Tokyo")

@@ -75,6 +75,7 @@ async def test_a_cancelled_run_starts_none_of_its_other_trials(api: Harness) -> 
     (Path(first["directory"]) / "end").touch()
     ended = await api.until_ended(run["id"])
     assert ended["state"] == "CANCELLED" and [t["state"] for t in await trials(api, run["id"])] == ["CANCELLED"] * 2
+    assert ended["progress"] == {"done": 1, "total": 2}, "the second one never began"
     faults = (await api.get(f"/runs/{run['id']}/faults", trial=f"{run['id']}-2"))["items"]
     assert faults[0]["state"] == "MISSED" and "enough" in faults[0]["detail"]
 
