@@ -117,6 +117,9 @@ def notes(base: Side, head: Side) -> list[str]:
         diffs = sorted({sample.code.diff for sample in side.samples if sample.code.diff})
         if diffs:
             found.append(f"{role} was measured with uncommitted changes (diff {', '.join(diffs)})")
+        measured = sorted({sample.code for sample in side.samples})
+        if len(measured) > 1:  # of a directory: whatever was put there
+            found.append(f"{role} is made of trials of {len(measured)} codes: {', '.join(c.short for c in measured)}")
         if side.baseline:
             commits = len({sample.code for sample in side.baseline})
             found.append(f"{role} has few sessions of its own: those of {commits} earlier commits stand in for it")

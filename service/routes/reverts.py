@@ -51,9 +51,8 @@ def revert_injection(
         if not runs and session.scalar(select(FaultRow.id).where(FaultRow.id == fault_id).limit(1)) is None:
             raise not_found("fault", fault_id)
     if len(runs) != 1:
-        detail = f"fault {fault_id} belongs to {len(runs)} running runs"
-        hint = f": {', '.join(runs)}; use /runs/RUN/faults/{fault_id}/revert" if runs else ""
-        raise Problem(409, "not-active", detail + hint)
+        hint = f"several running runs: {', '.join(runs)}; use /runs/RUN/faults/{fault_id}/revert"
+        raise Problem(409, "not-active", f"fault {fault_id} belongs to {hint if runs else 'no run that is running'}")
     return _revert(service, caller, request, runs[0], fault_id, body)
 
 

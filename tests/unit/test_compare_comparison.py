@@ -162,7 +162,9 @@ def test_notes_name_what_makes_numbers_doubtful() -> None:
     said = "\n".join(compare(side("base", noisy(1)), unjudged).notes)
     assert "uncommitted changes (diff d1ff)" in said
     assert "1 of 11 trials of head could not be judged" in said
-    assert "A/A" not in said
+    assert "A/A" not in said and "codes" not in said
+    mixed = replace(dirty, samples=(*dirty.samples, *side("head", noisy(3)).samples))
+    assert "head is made of trials of 2 codes: " in "\n".join(compare(side("base", noisy(1)), mixed).notes)
 
 
 def test_a_code_against_itself_is_said_to_be_that() -> None:
