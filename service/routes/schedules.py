@@ -56,14 +56,14 @@ class When(Shape):
 class NewSchedule(When):
     """`base`: what each run is compared with: `previous`, `baseline` (of each scenario its own), or a commit.
 
-    `misfire_grace_s`: how late it may still start. `stale_after_s`: an alert when no run has ended in order for so
-    long.
+    `misfire_grace_s`: how late it may still start, since each is noticed a moment late. `stale_after_s`: an alert when
+    no run has ended in order for so long.
     """
 
     name: Annotated[str, text_of(100), Field(pattern=ONE_LINE)]
     run: NewRun
     overlap: Overlap = Overlap.SKIP
-    misfire_grace_s: Annotated[float, Field(ge=0, le=MOST_S)] = 3600.0
+    misfire_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=MOST_S)] = 3600.0
     stale_after_s: Annotated[float | None, Field(gt=0, le=MOST_S)] = None
     base: Annotated[str | None, Field(pattern=REVISION_NAME, max_length=100)] = None
     webhook: Annotated[str | None, Field(max_length=32)] = None

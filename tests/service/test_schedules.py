@@ -152,6 +152,7 @@ async def test_a_schedule_says_when_it_is_due_on_both_clocks(api: Harness) -> No
         ({"run": {"scenario": {**TINY, "options": {"data": "/etc/passwd"}}}}, 422),
         ({"webhook": "nix"}, 422),
         ({"overlap": "sometimes"}, 422),
+        ({"misfire_grace_s": 0}, 422),  # every instant is noticed a moment later, so that none would ever start
         ({"name": "  "}, 422),
         ({"base": "--output=x"}, 422),
         # On a clock east of Greenwich this is in the year 10000.
