@@ -90,7 +90,6 @@ def line_of(history: Json, now: datetime) -> Line:
     points: list[Json] = history["points"]
     last = points[-1] if points else None
     change = _open_change(history)
-    trials = len(last["trials"]) if last else 0
     return Line(
         scenario=history["scenario"],
         fault=history["fault"],
@@ -99,8 +98,8 @@ def line_of(history: Json, now: datetime) -> Line:
         path=_path(_sparks(points)),
         median=text.milliseconds(last["median"]) if last else text.NONE,
         interval=_interval(last) if last else "",
-        success=text.count_of(last["succeeded"], trials) if last else text.NONE,
-        failed=bool(last and last["succeeded"] < trials),
+        success=text.successes(last["succeeded"], last["judged"]) if last else text.NONE,
+        failed=bool(last and last["succeeded"] < last["judged"]),
         age=text.age(last["at"], now) if last else text.NONE,
         slower=change["ratio"] if change and change["ratio"] >= SLOWER else None,
         change=text.percent(change["ratio"]) if change else "",
@@ -134,7 +133,7 @@ def _sparks(points: Sequence[Json]) -> list[Spark]:
         Spark(
             x=width * (index + 0.5),
             y=None if point["median"] is None else 100 * (top - point["median"]) / (top - bottom),
-            failed=bool(point["not_recovered"]) or point["succeeded"] < len(point["trials"]),
+            failed=bool(point["not_recovered"]) or point["succeeded"] < point["judged"],
         )
         for index, point in enumerate(points)
     ]

@@ -131,3 +131,8 @@ def interval(low: float | None, high: float | None) -> str:
 
 def count_of(part: int, whole: int) -> str:
     return f"{part}/{whole}"
+
+
+def successes(succeeded: int, judged: int) -> str:
+    """Of the trials that were judged: of one that is UNKNOWN, or was struck by hand, nobody says that it failed."""
+    return count_of(succeeded, judged) if judged else "not judged"

@@ -95,6 +95,7 @@ class PointShape(Shape):
     values: list[float | None]
     not_recovered: int
     succeeded: int
+    judged: int
     trials: list[str]
     segment: int | None
     spike: bool

@@ -149,6 +149,7 @@ class History:
             "values": [finite(value) for value in point.values],
             "not_recovered": sum(math.isinf(value) for value in point.values),
             "succeeded": succeeded,
+            "judged": judged,
             "trials": [sample.trial for sample in sorted(point.samples, key=self._untimed)],
             "segment": next((n for n, s in enumerate(self.segments) if s.first <= index <= s.last), None),
             "spike": index in self.spikes,

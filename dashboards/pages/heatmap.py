@@ -81,11 +81,12 @@ def _cell(point: Json | None, column: Column, usual: Mapping[int, float], histor
     if point is None:
         return Cell(shade="none", label="", title=f"{column.at}: not run", href="")
     trials = len(point["trials"])
-    failed = point["succeeded"] < trials
+    failed = point["succeeded"] < point["judged"]
     base = usual.get(point["index"])
     ratio = point["median"] / base if point["median"] is not None and base else None
     said = f"{text.percent(ratio)} ({text.milliseconds(point['median'])})" if ratio else "no time"
-    title = f"{column.at}, {point['short']}: {said}, {text.count_of(point['succeeded'], trials)} succeeded"
+    succeeded = text.count_of(point["succeeded"], point["judged"])
+    title = f"{column.at}, {point['short']}: {said}, {succeeded} succeeded"
     href = f"/trials/{point['trials'][0]}" if trials == 1 else history_href(history)
     return Cell(
         shade="failed" if failed else "none" if ratio is None else str(shade(ratio)),

@@ -123,8 +123,8 @@ def _row(point: Json, *phases: Json) -> dict[str, Any]:
         else f"{text.milliseconds(point['low'], '')} to {text.milliseconds(point['high'], '')}",
         "values": _values(point, trials),
         "share": f"{100 * point['median']:.0f} %" if point["median"] is not None else text.NONE,
-        "success": text.count_of(point["succeeded"], len(trials)),
-        "failed": point["succeeded"] < len(trials),
+        "success": text.successes(point["succeeded"], point["judged"]),
+        "failed": point["succeeded"] < point["judged"],
     }
 
 

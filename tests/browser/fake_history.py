@@ -90,7 +90,7 @@ def _point(scenario: str, metric: str, night: int, level: float, slower: float) 
         "fingerprint": FINGERPRINTS[night >= MACHINE_AT], "scenario_version": "8f00", "n": 5,
         "median": 1 - lost / 5 if share else sorted(value for value in values if value is not None)[2],
         "low": None if share else here * 0.95, "high": None if share else here * 1.05,
-        "values": [] if share else values, "not_recovered": int(lost), "succeeded": 5 - int(lost),
+        "values": [] if share else values, "not_recovered": int(lost), "succeeded": 5 - int(lost), "judged": 5,
         "trials": [f"t-{scenario}-{night}-{trial}" for trial in range(5)], "segment": 0, "spike": False,
     }  # fmt: skip
 

@@ -202,7 +202,8 @@ def test_nights_that_did_not_recover_have_no_level() -> None:
     assert (point["median"], point["values"], point["not_recovered"]) == (None, [None] * 3, 3)
     assert document["change_points"] == []
     nothing = history([sample(0, judged=False, times={})], "kill-one")
-    assert shown(nothing)["points"][0]["n"] == 0
+    (point,) = shown(nothing)["points"]
+    assert (point["n"], point["succeeded"], point["judged"], len(point["trials"])) == (0, 0, 0, 1)
 
 
 def test_success_is_a_share() -> None:
