@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from chaos.reading import EventTail
-from service.client import Client, ClientError, Json
+from service.client import Client, Json
 from service.context import address_in
 from tests.support import wait_until
 
