@@ -81,8 +81,8 @@ class Misuse:
         """
         if world_size > 1 and (other := _other_backends()):
             raise UsageError(
-                f'a process group was made with backend="{min(other)}", which does not heal with the others: '
-                "leave backend= out of new_group(); CPU tensors go through gloo, CUDA tensors through NCCL all the same"
+                "leave backend= out of new_group(): a group of torch's own does not heal with the others. CPU tensors "
+                f'go through gloo, CUDA tensors through NCCL all the same. (Found: backend="{min(other)}")'
             )
         self._groups, self._names = self._number_of_groups(), self._parameter_names()
         self._ddp_modules = self._protected.ddp_modules()

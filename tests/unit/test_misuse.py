@@ -204,6 +204,6 @@ def test_ranks_with_backward_passes_of_their_own_number_are_refused() -> None:
 def test_a_group_of_another_backend_is_refused_before_training_begins() -> None:
     script = Script()
     dist.new_group(backend="gloo")
-    with pytest.raises(UsageError, match='made with backend="gloo"'):
+    with pytest.raises(UsageError, match='Found: backend="gloo"'):
         script.misuse.at_loop(2)
     script.misuse.at_loop(1)
