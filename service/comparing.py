@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -116,9 +117,16 @@ def compare_now(base: str, head: str, measuring: Measuring, output: Output) -> i
             if first.code == second.code:
                 _progress(f"{base} and {head} are the same code ({first.code.short}): an A/A comparison")
             found = measure(bench, first, second, scenarios, measuring.effort)
-        return tell(found, output)
+        return tell(replace(found, options=_options(scenarios, measuring)), output)
 
     return _guarded(work)
+
+
+def _options(scenarios: Sequence[Scenario], measuring: Measuring) -> dict[str, str]:
+    """What has to be said to measure each of them again."""
+    repo = "" if measuring.repo == Path() else f" --repo {shlex.quote(str(measuring.repo))}"
+    given = zip(scenarios, measuring.scenarios, strict=True)
+    return {scenario.name: f"--scenario {shlex.quote(name)}{repo}" for scenario, name in given}
 
 
 def bisect(good: str, bad: str, measuring: Measuring, *, as_json: bool) -> int:

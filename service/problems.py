@@ -158,4 +158,5 @@ def _validation(item: Any, body: object) -> dict[str, str]:
             "body", "is missing: send a JSON object" if item["type"] == "missing" else "must be a JSON object"
         )
     said = IN_WORDS.get(item.get("ctx", {}).get("pattern"), str(item.get("msg", "")))
-    return _field(".".join(str(part) for part in location[1:]), said.removeprefix("Value error, "))
+    named = [part for part in location[1:] if location[0] == "body" or isinstance(part, str)]  # a query has no lists
+    return _field(".".join(map(str, named)), said.removeprefix("Value error, "))

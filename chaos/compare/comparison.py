@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chaos.compare.ranks import holm
@@ -31,6 +31,8 @@ class Comparison:
     head: Side
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """How each scenario was given to the command; by its name where this is not told."""
 
     @property
     def verdict(self) -> Outcome:
@@ -64,7 +66,7 @@ class Comparison:
 
     def _reproduce(self, row: Row) -> str:
         sides = " ".join(_revision(side, row.scenario) for side in (self.base, self.head))
-        return f"phoenix compare --ab {sides} --scenario {row.scenario}"
+        return f"phoenix compare --ab {sides} {self.options.get(row.scenario, f'--scenario {row.scenario}')}"
 
 
 def _revision(side: Side, scenario: str) -> str:

@@ -57,6 +57,15 @@ DatabaseUrl = Annotated[
         help="postgresql://user:password@host/name (else PHOENIX_DATABASE, else SQLite in the data directory).",
     ),
 ]
+OPTIONS = {
+    "every_s": "--every",
+    "stale_after_s": "--stale-after",
+    "ttl_s": "--ttl",
+    "run.trials": "--trials",
+    "run.revision": "--revision",
+    "run.scenario_name": "--scenario",
+}
+"""Fields of a request that the command line gives another name."""
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit log.")]
 
 
@@ -68,8 +77,20 @@ def connected(server: str | None, directory: Path | None) -> Iterator[Client]:
             yield client
     except NoAnswer as error:
         fail(f"{error}: start one with `phoenix serve`, or say with --server or PHOENIX_SERVER where it is")
-    except (ClientError, ValueError) as error:
+    except ClientError as error:
+        fail(in_options(error))
+    except ValueError as error:
         fail(str(error))
+
+
+def in_options(error: ClientError) -> str:
+    """What the service refused; a field of the request by the option that it came from."""
+    refused = error.problem.get("errors", [])
+    fields = {item["field"]: OPTIONS[item["field"]] for item in refused if item.get("field") in OPTIONS}
+    message = str(error)
+    for field, option in fields.items():
+        message = message.replace(f"{field}: ", f"{option}: ", 1)
+    return message
 
 
 def _client(server: str | None, directory: Path | None) -> Client:

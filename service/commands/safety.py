@@ -84,7 +84,8 @@ def halt(
             answer = client.release(identity, reason)
         else:
             answer = client.post("/halts", {"reason": reason or "a dry run", "ttl_s": ttl, "dry_run": dry_run})
-    show(answer, as_json, lambda: describe(answer))
+    ours = release is not None or answer.get("reason", reason) == reason
+    show(answer, as_json, lambda: ("" if ours or status else "a halt was in force already; ") + describe(answer))
 
 
 def describe(answer: Json) -> str:

@@ -58,6 +58,7 @@ def test_each_command_once(service: StandIn, tmp_path: Path) -> None:
     assert "0 running run(s)" in phoenix(service, "halt", "--dry-run")
     halt = told(service, "halt", "--reason", "smoke")
     assert halt["active"] and "halted by local (smoke)" in phoenix(service, "halt", "--status")
+    assert "in force already; halted by local (smoke)" in phoenix(service, "halt", "--reason", "more smoke")
     waits = f"halted (smoke): it begins once that is released: phoenix halt --release {halt['id']}"
     queued = phoenix(service, "submit", str(file))
     assert "QUEUED" in queued and waits in queued
@@ -72,6 +73,10 @@ def test_each_command_once(service: StandIn, tmp_path: Path) -> None:
     assert "no fault 'nix'" in phoenix(service, "revert", "nix", code=2)
 
     assert "choose one of" in phoenix(service, "schedule", "create", "n", "--scenario", "demo", code=2)
+    often = ("schedule", "create", "n", "--scenario", "demo", "--every", "1", "--stale-after", "0")
+    refused = phoenix(service, *often, code=2)
+    assert "--every: Input should be" in refused and "--stale-after: Input should be" in refused, refused
+    assert "phoenix: state: " in phoenix(service, "runs", "--state", "gone", code=2)
     nightly = ("schedule", "create", "nightly", "--scenario", "demo", "--cron", "0 2 * * *", "--timezone", "Asia/Tokyo")
     assert "02:00:00 JST" in phoenix(service, *nightly)
     assert "nightly" in phoenix(service, "schedule", "list")

@@ -51,6 +51,8 @@ def test_a_phase_that_became_a_fifth_slower_is_found_and_no_other(scratch: Scrat
     assert found["verdict"] == "regression"
     replace = confirmed["replace"]
     assert replace["low"] < 1.2 < replace["high"]
+    again = f"compare --ab {base} {head} --scenario {scratch.scenario} --repo {scratch.root}"
+    assert replace["reproduce"] == f"phoenix {again}"
     assert (replace["base"]["n"], replace["head"]["n"]) == (20, 20)
     assert not any(row["verdict"] == "regression" for row in found["rows"] if not row["confirmed"])
     assert len(worktrees(scratch)) == 1
