@@ -6,6 +6,7 @@ import logging
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from chaos.errors import ChaosError
 from service import audit, halts, store, views
@@ -41,26 +42,32 @@ def revert_injection(
     service: ServiceOf, caller: CallerOf, request: Request, fault_id: Id, body: Why = NO_REASON
 ) -> Response:
     """The same by the fault's id alone, among the runs that are running."""
-    with service.database.read() as session:
-        query = (
-            select(FaultRow.run_id)
-            .join(Trial, Trial.id == FaultRow.trial_id)
-            .where(FaultRow.id == fault_id, Trial.state == RunState.RUNNING)
-        )
-        runs = list(session.scalars(query))
-        if not runs and session.scalar(select(FaultRow.id).where(FaultRow.id == fault_id).limit(1)) is None:
-            raise not_found("fault", fault_id)
+    return _revert(service, caller, request, None, fault_id, body)
+
+
+def _running_with(session: Session, fault_id: str) -> str:
+    """The one running run that has this fault. Raises Problem."""
+    query = (
+        select(FaultRow.run_id)
+        .join(Trial, Trial.id == FaultRow.trial_id)
+        .where(FaultRow.id == fault_id, Trial.state == RunState.RUNNING)
+    )
+    runs = list(session.scalars(query))
+    if not runs and session.scalar(select(FaultRow.id).where(FaultRow.id == fault_id).limit(1)) is None:
+        raise not_found("fault", fault_id)
     if len(runs) != 1:
         hint = f"several running runs: {', '.join(runs)}; use /runs/RUN/faults/{fault_id}/revert"
         raise Problem(409, "not-active", f"fault {fault_id} belongs to {hint if runs else 'no run that is running'}")
-    return _revert(service, caller, request, runs[0], fault_id, body)
+    return runs[0]
 
 
-def _revert(service: Service, caller: Caller, request: Request, run_id: str, fault_id: str, body: Why) -> Response:
+def _revert(
+    service: Service, caller: Caller, request: Request, run_id: str | None, fault_id: str, body: Why
+) -> Response:
     with service.database.write() as session:
 
         def effect() -> Answer:
-            run = existing_run(session, run_id)
+            run = existing_run(session, run_id or _running_with(session, fault_id))
             trial = store.shown_trial(session, run.id)
             if (fault := session.get(FaultRow, (trial.id, fault_id))) is None:
                 raise not_found("fault", fault_id)
@@ -74,7 +81,7 @@ def _revert(service: Service, caller: Caller, request: Request, run_id: str, fau
         service.executor.deliver(run_id)
     except (OSError, ChaosError):
         # It is in the database: the executor hands it over as soon as the disk takes it.
-        log.exception("a revert for %s could not be handed over yet", run_id)
+        log.exception("a revert of %s could not be handed over yet", fault_id)
     return answer
 
 

@@ -69,6 +69,19 @@ async def test_a_lasting_fault_is_reverted_on_request(api: Harness, by_run: bool
     assert ("local", "fault.revert", "seen enough") in await actions(api)
 
 
+async def test_a_revert_that_is_sent_again_after_the_run_has_the_same_answer(api: Harness) -> None:
+    run, fault, script = await stopped(api)
+    path, key = f"/injections/{fault}/revert", {"Idempotency-Key": "once"}
+    first = await api.post(path, {"reason": "seen enough"}, **key)
+    script.result()
+    script.close()
+    (script.directory / "end").touch()
+    await api.until_ended(run)
+    again = await api.post(path, {"reason": "seen enough"}, **key)
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+    problem(await api.post(path, {"reason": "seen enough"}), 409)
+
+
 async def test_there_must_be_something_to_revert(api: Harness) -> None:
     run, script = await running(api)
     kill = (await api.post(f"/runs/{run}/faults", {"kind": "process_kill", "target": {"rank": 1}})).json()["id"]
