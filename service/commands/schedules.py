@@ -23,7 +23,13 @@ def create(
     timezone: Annotated[str, typer.Option(help="Whose clock a cron expression means.")] = "UTC",
     revision: Annotated[str | None, typer.Option(help="Of the service's --repository, such as HEAD.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="How often each time.")] = 1,
-    overlap: Annotated[str, typer.Option(help="skip, queue or cancel_previous.")] = "skip",
+    overlap: Annotated[
+        str,
+        typer.Option(
+            help="While the run before has not ended: skip this one, queue it behind (a queue that is slower than the "
+            "schedule grows), or cancel_previous (where runs take longer than the interval none ever ends)."
+        ),
+    ] = "skip",
     base: Annotated[
         str | None, typer.Option(help="Compare with this commit, with 'previous' or with 'baseline'.")
     ] = None,
