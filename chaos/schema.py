@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -62,7 +63,9 @@ def violations(document: object, schema: Mapping[str, object]) -> list[Violation
         elif error.validator == "oneOf":
             found += _not_one_of(error.instance, error.validator_value, path)
         else:
-            found.append(Violation(path=path, message=_plain(error.message)))
+            found.append(
+                Violation(path=path, message=_plain(error.message) + _exponent(error.validator, error.instance))
+            )
     unique = {(violation.path, violation.message): violation for violation in found}
     return sorted(unique.values(), key=lambda one: (one.message == MISSING, [str(part) for part in one.path]))
 
@@ -87,6 +90,13 @@ def with_defaults(document: Mapping[str, object], schema: Mapping[str, object]) 
 
 def _plain(message: str) -> str:
     return message[:1].lower() + message[1:] if message[:1].isalpha() else message
+
+
+def _exponent(rule: str, value: object) -> str:
+    """To YAML an exponent needs a point and a sign: 1e3 is text."""
+    if rule == "type" and isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+        return f": YAML takes it for text, write {float(value):.15g}"
+    return ""
 
 
 def _not_finite(value: object, path: Path) -> Iterator[Path]:

@@ -56,6 +56,11 @@ def test_a_document_becomes_a_typed_value_and_back() -> None:
         ("step: 3}", "step: 30}", "s.yaml:9: faults[0].trigger.step: step 30 never comes: the steps are 0..29"),
         ("gpt-tiny", "rm -rf", "s.yaml:2: workload: 'rm -rf' is not one of"),
         ("steps: 30\n", "steps: 30.0\n", "s.yaml:3: steps: 30.0 is not of type 'integer'"),
+        (
+            "steps: 30\n",
+            "steps: 3e1\n",
+            "s.yaml:3: steps: '3e1' is not of type 'integer': YAML takes it for text, write 30",
+        ),
         ("steps: 30\n", "", "s.yaml:1: steps: is missing"),
         ("steps: 30\n", "stepz: 30\n", "s.yaml:3: stepz: unknown field; there are: name"),
         ("nodes: 4", "nodez: 4", "s.yaml:5: cluster.nodez: unknown field; there are: nodes, ranks_per_node, spares"),
