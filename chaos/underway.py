@@ -3,7 +3,7 @@
 The parts of a recovery overlap: groups are formed while the spare still builds its model. A timeline charges each
 moment to one phase, so that they add up; for a fault, a phase begins with its work and is over when that is done:
 
-    detect        a fault was injected                        somebody noticed
+    detect        a fault was injected                        somebody noticed, or it was taken back before
     quiesce       somebody noticed                            all survivors are out of the broken step
     replace       a spare got the rank                        its model is built
     reconstruct   all survivors are out of the broken step    the groups of all ranks work
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from chaos.wanted import is_quiet
 from phoenix_core.events import Event
 from phoenix_core.timeline import Phase
 
@@ -74,7 +75,7 @@ class Underway:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._recoveries: dict[int, _Recovery] = {}
-        self._undetected = False
+        self._undetected: set[object] = set()
         for event in events:
             self.observe(event)
 
@@ -88,13 +89,17 @@ class Underway:
 
     def observe(self, event: Event) -> list[Phase]:
         if event.kind == "fault_injected":
-            # A spare holds no rank: nobody has to recover from its loss.
-            self._undetected = self._undetected or event.rank is not None
-            return [Phase.DETECT] if event.rank is not None else []
+            if event.rank is None or is_quiet(event):
+                return []  # a spare holds no rank, and by a quiet fault nobody is lost: there is nothing to recover
+            self._undetected.add(event.data.get("fault"))
+            return [Phase.DETECT]
+        if event.kind == "fault_reverted":
+            self._undetected.discard(event.data.get("fault"))
+            return []
         if event.generation is None or event.kind not in _TELLING:
             return []
         if event.kind == "failure_detected" and event.rank is not None:
-            self._undetected = False
+            self._undetected.clear()
         recovery = self._recoveries.setdefault(event.generation, _Recovery())
         recovery.take(event)
         new = [phase for phase in recovery.phases if phase not in recovery.told]

@@ -211,6 +211,17 @@ def test_phases_go_on_side_by_side_until_their_work_is_done() -> None:
     ]  # fmt: skip
 
 
+def test_nobody_is_waited_for_to_notice_what_loses_nobody_or_is_over() -> None:
+    def injected(kind: str) -> Event:
+        return Event(kind="fault_injected", at=0, rank=1, data={"fault": kind, "kind": kind})
+
+    watch = Underway()
+    assert watch.observe(injected("cpu_throttle")) == [] and not watch.going_on
+    assert watch.observe(injected("process_stop")) == ["detect"] == sorted(watch.going_on)
+    watch.observe(Event(kind="fault_reverted", at=1, rank=1, data={"fault": "process_stop"}))
+    assert not watch.going_on
+
+
 def test_an_offset_fires_later_and_then_without_events() -> None:
     plan = schedule(fault({"phase": "backward", "step": 2, "offset_s": 0.5}))
     assert plan.observe(phase("backward", 2, at=10 * S)) == []
