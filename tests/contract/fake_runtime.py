@@ -22,10 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.procfs import process_stat
 from chaos.runtimes import Command, Job
 from phoenix_core.events import EventWriter
 
 _PR_SET_PDEATHSIG: Final = 1
+
+
+STARVED: Final = 25
+"""So much longer is waited for a rank that would run and gets no processor: a busy machine is no hang."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +209,11 @@ class Member:
     alive: bool = True
 
 
+def wants_to_run(pid: int) -> bool:
+    stat = process_stat(pid)
+    return stat is not None and stat.state == "R"
+
+
 @dataclass
 class Launcher:
     settings: Settings
@@ -329,9 +339,11 @@ class Launcher:
             for member in active:
                 member.synced = -1
                 self.send(member, do="go")
-        elif self.synced_at is not None and time.monotonic() - self.synced_at > self.settings.hang_s:
+        elif self.synced_at is not None:
             culprit = min(active, key=lambda member: member.synced)
-            self.lost(culprit, "hang")
+            limit_s = self.settings.hang_s * (STARVED if wants_to_run(culprit.pid) else 1)
+            if time.monotonic() - self.synced_at > limit_s:
+                self.lost(culprit, "hang")
 
     def resume(self, active: list[Member]) -> None:
         step = max((member.boundary for member in active if member.boundary is not None), default=0)
