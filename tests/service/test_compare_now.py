@@ -58,6 +58,7 @@ def test_a_phase_that_became_a_fifth_slower_is_found_and_no_other(scratch: Scrat
     assert len(worktrees(scratch)) == 1
 
 
+@pytest.mark.soak
 def test_the_same_code_raises_no_confirmed_alarm(scratch: Scratch) -> None:
     base = scratch.commit("one")
     head = scratch.commit("the same")
