@@ -19,9 +19,9 @@ from chaos.collect import read_sample
 from chaos.compare.comparison import Comparison, compare, confirm
 from chaos.compare.plan import BASE, HEAD, PILOT, Effort, order, screen_size
 from chaos.compare.ranks import holm
-from chaos.compare.rows import Side
+from chaos.compare.rows import Row, Side
 from chaos.compare.rule import RULE, Outcome, Rule, confirmed
-from chaos.compare.samples import REPLACEMENT, TOTAL, Code, TrialSample, digest_of, shape_of
+from chaos.compare.samples import REPLACEMENT, SUCCESS, TOTAL, Code, TrialSample, digest_of, shape_of
 from chaos.conductor import SelfPipe
 from chaos.errors import ChaosError
 from chaos.provenance import machine
@@ -88,6 +88,7 @@ class Bench:
         if not isinstance(found, TrialSample):
             if code == _USAGE:
                 raise CannotRun(f"{arm.name} ({arm.code.short}) cannot run {scenario.name}: {_last_line(log)}")
+            self.tell(f"{arm.name} ({arm.code.short}) left no result: {_last_line(log)} (all of it: {log})")
             return self._as_measured(_unjudged(place.name, asked), asked, arm)
         return self._as_measured(found, asked, arm)
 
@@ -156,7 +157,7 @@ def is_slower(
         return None
     found = compare(_side(good, samples[BASE]), _side(other, samples[HEAD]))
     rows = [row for row in found.rows if row.key in keys]
-    if not rows or any(row.outcome in (Outcome.INSUFFICIENT, Outcome.NOT_COMPARABLE) for row in rows):
+    if not rows or any(_says_nothing(row) for row in rows):
         return None
     adjusted = holm([1.0 if row.judgement.p is None else row.judgement.p for row in rows])
     return any(confirmed(row.judgement, p) for row, p in zip(rows, adjusted, strict=True))
@@ -188,6 +189,12 @@ def _totals(samples: Sequence[TrialSample]) -> list[float]:
 def _add(to: dict[str, list[TrialSample]], more: dict[str, list[TrialSample]]) -> None:
     for name, samples in more.items():
         to[name] += samples
+
+
+def _says_nothing(row: Row) -> bool:
+    """Also where too many trials did not recover: their code is broken, which is neither slower nor as fast."""
+    timed = row.metric != SUCCESS
+    return row.outcome in (Outcome.INSUFFICIENT, Outcome.NOT_COMPARABLE) or (timed and row.judgement.ratio is None)
 
 
 def _side(arm: Arm, samples: Sequence[TrialSample]) -> Side:

@@ -172,7 +172,8 @@ def _row(entry: Entry) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return "; ".join(line for line in lines if line).replace("|", "\\|")
 
 
 # --- JUnit -----------------------------------------------------------------------------------------------------------

@@ -70,9 +70,14 @@ def main() -> NoReturn:
     if sys.argv[1:2] == ["run"]:
         # Handed on untouched: the runtime's command line has its own help and its own `--`.
         _run_runtime(sys.argv[2:])
+    stdout = sys.stdout
     try:
         app()
         sys.stdout.flush()
+    except SystemExit:
+        if sys.stdout is not stdout:  # Typer has put another there since nobody reads any more, and says 1
+            raise SystemExit(EXIT_USAGE) from None
+        raise
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except OSError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -56,7 +57,9 @@ class Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             _ = parts.port  # raises ValueError where it is none; httpx would connect to another one
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
+            self._http = httpx.Client(
+                base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False, verify=_trusted(parts.scheme)
+            )
         except (httpx.InvalidURL, ValueError) as error:
             message = f"the address of a service is http://HOST:PORT (or https://...), not {url!r} ({error})"
             raise ClientError(message) from error
@@ -280,7 +283,7 @@ class Client:
         try:
             answer = self._http.request(method, f"/api/v1{path}", **more)
         except httpx.HTTPError as error:
-            raise NoAnswer(f"no service answers at {self.url} ({error or type(error).__name__})") from error
+            raise self._unanswered(error) from error
         except ValueError as error:  # NaN and infinity, for which JSON has no word
             named = [name for name, value in _numbers(more.get("json")) if not math.isfinite(value)]
             raise ClientError(f"{', '.join(named) or path}: must be a finite number ({error})") from error
@@ -289,6 +292,12 @@ class Client:
         if not answer.is_success:
             self._refused(method, path, answer)
         return self._document(method, path, answer)
+
+    def _unanswered(self, error: httpx.HTTPError) -> ClientError:
+        if _has_cause(error, ssl.SSLCertVerificationError):
+            told = f"the certificate of {self.url} is not trusted here ({error})"
+            return ClientError(f"{told}; name the file of who issued it in the environment variable SSL_CERT_FILE")
+        return NoAnswer(f"no service answers at {self.url} ({error or type(error).__name__})")
 
     def _refused(self, method: str, path: str, answer: httpx.Response) -> None:
         problem = self._document(method, path, answer)
@@ -317,6 +326,21 @@ def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _numbers(item, name)
+
+
+def _trusted(scheme: str) -> ssl.SSLContext | bool:
+    """Who is trusted over https: the public authorities, and those of this machine or of SSL_CERT_FILE."""
+    if scheme != "https":
+        return True
+    context = httpx.create_ssl_context(trust_env=False)
+    context.load_default_certs()
+    return context
+
+
+def _has_cause(error: BaseException | None, kind: type[BaseException]) -> bool:
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _part(name: str) -> str:

@@ -134,7 +134,9 @@ def notes(base: Side, head: Side) -> list[str]:
         codes = [{sample.code for sample in side.samples} for side in (base, head)]
         if codes[0] == codes[1]:
             found.append("both sides are the same code: an A/A comparison, whose differences are noise")
-        found += [f"versions differ: {field}" for field in differences(_newest(base).versions, _newest(head).versions)]
+        versions = [_newest(side).versions for side in (base, head)]
+        if all(versions):  # a trial that left no result names none
+            found += [f"versions differ: {field}" for field in differences(*versions)]
     return found
 
 

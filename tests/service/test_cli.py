@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import httpx
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 
 from service import inject
 from service.cli import app
+from service.client import Client, ClientError, NoAnswer
 from service.context import what_to_do
 from service.database import Database
 from service.files import trouble_with
@@ -153,6 +156,28 @@ def test_inject_without_a_service(tmp_path: Path) -> None:
     assert done.returncode == 2 and "no service answers" in done.stderr
     assert "phoenix serve" in done.stderr and "--server" in done.stderr
     assert "choose one target" in phoenix("inject", "process_kill", "--dir", str(tmp_path)).stderr
+
+
+@pytest.mark.parametrize("arguments", [("schema",), ("nightly", "--help")])
+def test_output_that_nobody_reads_is_no_failed_trial(arguments: tuple[str, ...]) -> None:
+    """`phoenix compare ... | head` under `pipefail`: 1 would say that something became slower."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "service.cli", *arguments]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_a_certificate_that_is_not_trusted_is_no_service_that_is_missing() -> None:
+    def handshake(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("certificate verify failed") from ssl.SSLCertVerificationError("self-signed")
+
+    with Client("https://phoenix.example") as client:
+        client._http = httpx.Client(base_url=client.url, transport=httpx.MockTransport(handshake))
+        with pytest.raises(ClientError, match=r"not trusted here .*SSL_CERT_FILE") as refused:
+            list(client.runs())
+    assert not isinstance(refused.value, NoAnswer)
 
 
 SUITE = {

@@ -96,7 +96,7 @@ def test_markdown_has_a_row_for_each_and_says_why() -> None:
     page = markdown(replace(summary(), entries=[*summary("PASS").entries, bad]))
     assert "| pass | PASS | 2.5 | 1 | 0.25 | 75.0% | - |" in page
     assert "| fail | FAIL | 2.5 | 0 | - | - | twin FAIL |" in page
-    assert "- **fail** (FAIL): twin: loss differs last lines \\| of a log" in page
+    assert "- **fail** (FAIL): twin: loss differs; last lines \\| of a log" in page
     assert "Goodput of all disturbed runs: 75.0% (3.0 of 4.0 s)." in page
 
 

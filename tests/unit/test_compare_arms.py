@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chaos.arms import WORKING_TREE, ArmError, Workshop, sweep
+from chaos.arms import WORKING_TREE, Arm, ArmError, Workshop, sweep
+from chaos.compare.plan import Effort
+from chaos.compare.samples import TrialSample
 from chaos.errors import ChaosError
 from chaos.git import GitError, Repository
+from chaos.interleaved import Bench, is_slower
 from chaos.procfs import start_ticks
-from tests.comparing import Scratch
+from chaos.scenario import Scenario, parse_scenario
+from tests.comparing import SCENARIO, Scratch, side
 
 
 @pytest.fixture
@@ -77,3 +83,31 @@ def test_one_commit_is_nothing_to_bisect(scratch: Scratch) -> None:
     commit = scratch.commit("one", slower={})
     with pytest.raises(GitError, match="is both"):
         Repository(root=scratch.root).between(commit, commit)
+
+
+class Measured(Bench):
+    """Has run its trials already."""
+
+    def __init__(self, **samples: tuple[TrialSample, ...]) -> None:
+        self._samples = {name: list(found) for name, found in samples.items()}
+
+    def turns(self, scenario: Scenario, arms: dict[str, Arm], trials: int) -> dict[str, list[TrialSample]]:
+        return self._samples
+
+
+@pytest.mark.parametrize(
+    ("factor", "lost", "said"), [(1.5, 0, True), (1.0, 0, False), (1.5, 4, None), (1.0, 4, None), (1.0, 10, None)]
+)
+def test_a_commit_that_does_not_recover_is_neither_good_nor_bad(factor: float, lost: int, said: bool | None) -> None:
+    """It would be told as not slower, and a later commit be blamed."""
+    spread = [1 + number / 100 for number in range(10)]
+    good, other = side("good", spread), side("other", [each * factor for each in spread])
+    broken = [
+        replace(each, succeeded=False, times={"kill": dict.fromkeys(each.times["kill"], math.inf)})
+        for each in other.samples[:lost]
+    ]
+    bench = Measured(base=good.samples, head=(*broken, *other.samples[lost:]))
+    base, head = (Arm(name=each.name, code=each.samples[0].code, root=Path(), python="") for each in (good, other))
+    keys = [("kill-one", "kill", "recovery"), ("kill-one", "kill", "downtime")]
+    scenario = parse_scenario(SCENARIO)
+    assert is_slower(bench, base, head, scenario, keys, Effort(confirming=10)) is said

@@ -163,6 +163,10 @@ def test_notes_name_what_makes_numbers_doubtful() -> None:
     assert "uncommitted changes (diff d1ff)" in said
     assert "1 of 11 trials of head could not be judged" in said
     assert "A/A" not in said and "codes" not in said
+    assert "versions differ: torch: 2.13.0 -> 3" in "\n".join(compare(side("base", noisy(1)), dirty).notes)
+    left_no_result = sample(99, judged=False, times={}, code=dirty.samples[0].code, versions={})
+    silent = replace(dirty, samples=(*dirty.samples, left_no_result))
+    assert "versions" not in "\n".join(compare(side("base", noisy(1)), silent).notes)
     mixed = replace(dirty, samples=(*dirty.samples, *side("head", noisy(3)).samples))
     assert "head is made of trials of 2 codes: " in "\n".join(compare(side("base", noisy(1)), mixed).notes)
 
