@@ -32,6 +32,11 @@ class Branches:
         self._asked_at = float("-inf")
         self._lines: dict[str, Mapping[str, None]] = {}
 
+    def heads(self) -> tuple[tuple[str, str], ...]:
+        """Each branch with its last commit: as long as they stay, so does all else that is told here."""
+        with self._lock:
+            return tuple(self._read().items())
+
     def holding(self, commits: Collection[str]) -> list[str]:
         """Names of those with any of these commits, the newest first."""
         wanted = frozenset(commits)

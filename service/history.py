@@ -291,6 +291,11 @@ def _sessions(session: Session, scenario: str, own: Mapping[str, Sequence[Row[*t
     return dict(zip(own, counts, strict=True))
 
 
+def state(session: Session) -> int:
+    """Another one after each trial that was added; none is ever taken away or changed."""
+    return session.scalar(select(func.sum(PointRow.trials))) or 0
+
+
 def machines(session: Session) -> list[dict[str, object]]:
     """Every machine that measured; one whose trials do not name it has the fingerprint ""."""
     extent = (func.sum(PointRow.trials), func.count(PointRow.session.distinct()))

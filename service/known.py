@@ -14,15 +14,19 @@ from chaos.compare.comparison import Comparison, compare
 from chaos.compare.history import History, baseline
 from chaos.compare.history import history as history_of
 from chaos.compare.rows import BASELINE, Side
-from chaos.compare.samples import TrialSample
+from chaos.compare.samples import Code, TrialSample
 from chaos.git import GitError, Repository
 from chaos.revisions import NoSamples, codes_named, missing_ancestors
 from service import baselines, history
 from service.branches import Branches
 from service.database import Database
+from service.remembered import Remembered
 
 # Points of ancestors, of each scenario, among which a base looks for sessions since the last change of level.
 MOST_ANCESTORS = 200
+MOST_ANSWERS_BYTES = 64 << 20
+# Lists of all codes, of one scenario or of all.
+MOST_LISTS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,8 @@ class Known:
 
     database: Database
     repository: Repository | None
+    answers: Remembered[bytes] = field(default_factory=lambda: Remembered(most=MOST_ANSWERS_BYTES, weight=len))
+    _codes: Remembered[list[Code]] = field(default_factory=lambda: Remembered(most=MOST_LISTS))
     _subjects: dict[str, str | None] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -95,7 +101,9 @@ class Known:
     def _side(self, session: Session, name: str, scenario: str | None) -> Side:
         if name == BASELINE:
             return _baseline_side(baselines.samples(session, scenario))
-        measured = [code for code, _, _ in history.codes(session, scenario)]
+        measured = self._codes.value(
+            history.state(session), scenario, lambda: [code for code, _, _ in history.codes(session, scenario)]
+        )
         if scenario is not None and not measured:
             raise NoSamples(f"no trial of a scenario {scenario!r} is known")
         found = codes_named(name, measured, self.repository)

@@ -12,9 +12,10 @@ from fastapi import APIRouter, Query, Response
 
 from chaos.compare import present
 from chaos.compare.samples import METRICS, TOTAL
+from service.comparison_shapes import HistoryShape
 from service.routes.common import PROBLEMS, ServiceOf
 from service.routes.comparisons import Revision, compared
-from service.routes.history import Branch, Fingerprint, KnownOf, Name, show_history
+from service.routes.history import Asked, Branch, Fingerprint, KnownOf, Name, history_json
 
 router = APIRouter(tags=["files"], responses=PROBLEMS)
 
@@ -75,7 +76,12 @@ def download_history(
     limit: Annotated[int, Query(ge=1, le=1000, description="Newest points")] = 1000,
 ) -> Response:
     """Metrics of a scenario as CSV: a row a trial of each, in seconds; empty where it did not recover."""
-    histories = [show_history(service, known, scenario, one, fault, fingerprint, branch, limit) for one in metric]
+    histories = [
+        HistoryShape.model_validate_json(
+            history_json(service, known, Asked(scenario, one, fault, fingerprint, branch, limit))
+        )
+        for one in metric
+    ]
     head = ("at", "session", "code", "fingerprint", "scenario", "fault", "metric", "seconds")
     rows = (
         (point.at.isoformat(), point.session, point.code, point.fingerprint, scenario, found.fault, found.metric, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from service.client import Client, ClientError, NoAnswer
 from service.context import what_to_do
 from service.database import Database
 from service.files import trouble_with
+from service.server import bind
 from service.settings import Settings, SettingsError, data_directory
 
 
@@ -107,6 +109,12 @@ def test_doctor_says_what_is_wrong_with_the_data_directory(tmp_path: Path, monke
     full = os.statvfs_result((4096, 4096, 16, 0, 0, 100, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     assert "only 0 MiB are free, 32 are needed" in trouble_with(tmp_path)
+
+
+def test_answers_are_not_held_back(tmp_path: Path) -> None:
+    """asyncio turns Nagle's algorithm off for sockets that name their protocol; each answer took 40 ms without."""
+    with bind(Settings(directory=tmp_path, port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 @pytest.mark.parametrize("name", ["phoenix.db", "service.lock"])

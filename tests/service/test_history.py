@@ -208,6 +208,32 @@ async def test_imports_of_before_there_was_a_history_are_found(api: Harness, tmp
     other.close()
 
 
+@pytest.mark.both_databases
+async def test_what_was_answered_before_holds_until_a_trial_or_a_remark_is_added(api: Harness) -> None:
+    async def told() -> tuple[list[str], list[str], int]:
+        history = await api.get("/history", scenario="kill-one")
+        series = await api.get("/history/series")
+        return (
+            [p["code"][:2] for p in history["points"]],
+            [r["text"] for r in history["annotations"]],
+            len(series["codes"]),
+        )
+
+    fill(api.service.database, day(1, 1))
+    assert await told() == await told() == (["01"], [], 1)
+    with statements(api.service.database) as seen:
+        await told()
+    assert not any("samples" in statement for statement in seen)
+    fill(api.service.database, day(2, 2))
+    assert await told() == (["01", "02"], [], 2)
+    note = await api.client.post("/api/v1/annotations", json={"text": "a new kernel", "scenario": "kill-one"})
+    assert await told() == (["01", "02"], ["a new kernel"], 2)
+    await api.client.delete(f"/api/v1/annotations/{note.json()['id']}")
+    assert await told() == (["01", "02"], [], 2)
+    for _ in range(2):
+        assert (await api.client.get("/api/v1/history?scenario=nothing")).status_code == 404
+
+
 async def test_a_request_asks_as_often_however_many_trials_there_are(api: Harness) -> None:
     paths = ("/history/series", "/history?scenario=kill-one&limit=5", f"/comparisons?base={'a' * 8}&head={'a' * 8}")
     counts: list[list[int]] = []
