@@ -293,7 +293,7 @@ def _sessions(session: Session, scenario: str, own: Mapping[str, Sequence[Row[*t
 
 def state(session: Session) -> int:
     """Another one after each trial that was added; none is ever taken away or changed."""
-    return session.scalar(select(func.sum(PointRow.trials))) or 0
+    return int(session.scalar(select(func.sum(PointRow.trials))) or 0)
 
 
 def machines(session: Session) -> list[dict[str, object]]:
