@@ -291,9 +291,9 @@ def _sessions(session: Session, scenario: str, own: Mapping[str, Sequence[Row[*t
     return dict(zip(own, counts, strict=True))
 
 
-def state(session: Session) -> int:
-    """Another one after each trial that was added; none is ever taken away or changed."""
-    return int(session.scalar(select(func.sum(PointRow.trials))) or 0)
+def state(session: Session, scenario: str | None = None) -> int:
+    """Of a scenario or of all, another one after each trial that was added; none is ever taken away or changed."""
+    return int(session.scalar(select(func.sum(PointRow.trials)).where(*_of(scenario))) or 0)
 
 
 def machines(session: Session) -> list[dict[str, object]]:

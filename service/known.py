@@ -26,7 +26,7 @@ from service.remembered import Remembered
 MOST_ANCESTORS = 200
 MOST_ANSWERS_BYTES = 64 << 20
 # Lists of all codes, of one scenario or of all.
-MOST_LISTS = 50
+MOST_LISTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +101,8 @@ class Known:
     def _side(self, session: Session, name: str, scenario: str | None) -> Side:
         if name == BASELINE:
             return _baseline_side(baselines.samples(session, scenario))
-        measured = self._codes.value(
-            history.state(session), scenario, lambda: [code for code, _, _ in history.codes(session, scenario)]
-        )
+        key = (scenario, history.state(session, scenario))
+        measured = self._codes.value(key, lambda: [code for code, _, _ in history.codes(session, scenario)])
         if scenario is not None and not measured:
             raise NoSamples(f"no trial of a scenario {scenario!r} is known")
         found = codes_named(name, measured, self.repository)

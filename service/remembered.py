@@ -1,4 +1,4 @@
-"""What was worked out of the history of all trials, until a trial is added to it."""
+"""What was worked out of the history of all trials, for those who ask for it again."""
 
 from __future__ import annotations
 
@@ -15,28 +15,24 @@ Value = TypeVar("Value")
 class Remembered(Generic[Value]):
     """`most`: greatest sum of the weights of what is kept; what was asked for longest ago goes first.
 
-    `state` is of the history when somebody asks: what belongs to another state is forgotten.
+    Nothing else is ever forgotten: a key names the state of the history too, of which its value was made.
     """
 
     most: int
     weight: Callable[[Value], int] = lambda value: 1
-    _state: Hashable = None
     _values: OrderedDict[Hashable, Value] = field(default_factory=OrderedDict)
     _weight: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def value(self, state: Hashable, key: Hashable, make: Callable[[], Value]) -> Value:
+    def value(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Two that ask for the same at once may both make it. Raises what `make` raises, and remembers nothing then."""
         with self._lock:
-            if state != self._state:
-                self._values.clear()
-                self._state, self._weight = state, 0
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key]
         made = make()
         with self._lock:
-            if state == self._state and key not in self._values:
+            if key not in self._values:
                 self._values[key] = made
                 self._weight += self.weight(made)
                 while self._weight > self.most:

@@ -51,9 +51,8 @@ def list_series(service: ServiceOf, known: KnownOf) -> Response:
     """Scenarios with their faults and metrics, codes (the newest ones, newest first) and machines of which there are
     trials."""
     with service.database.read() as session:
-        state = history.state(session)
-        key = ("series", known.branches.heads())
-        answer = known.answers.value(state, key, lambda: _series(session, known))
+        key = (history.state(session), known.branches.heads())
+        answer = known.answers.value(key, lambda: _series(session, known))
     return Response(answer, media_type=JSON)
 
 
@@ -115,8 +114,8 @@ def history_json(service: Service, known: Known, asked: Asked) -> bytes:
     with service.database.read() as session:
         rows, _ = about(session, asked.scenario, limit=MOST_REMARKS)
         remarks = tuple(Annotation(at=row.at.isoformat(), text=row.text, by=row.by, commit=row.commit) for row in rows)
-        key = (asked, remarks, known.branches.heads())
-        return known.answers.value(history.state(session), key, lambda: _history(session, known, asked, remarks))
+        key = (asked, history.state(session, asked.scenario), remarks, known.branches.heads())
+        return known.answers.value(key, lambda: _history(session, known, asked, remarks))
 
 
 def _history(session: Session, known: Known, asked: Asked, remarks: tuple[Annotation, ...]) -> bytes:
