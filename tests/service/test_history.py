@@ -223,7 +223,7 @@ async def test_what_was_answered_before_holds_until_a_trial_or_a_remark_is_added
     assert await told() == await told() == (["01"], [], 1)
     with statements(api.service.database) as seen:
         await told()
-    assert not any("samples" in statement for statement in seen)
+    assert not any("samples" in asked for asked, _ in seen)
     fill(api.service.database, day(2, 2))
     assert await told() == (["01", "02"], [], 2)
     note = await api.client.post("/api/v1/annotations", json={"text": "a new kernel", "scenario": "kill-one"})
